@@ -54,7 +54,14 @@ export interface Graph {
   readonly inputs: readonly ValueInfo[];
   readonly outputs: readonly ValueInfo[];
   readonly initializers: ReadonlyMap<string, Tensor>;
+  /**
+   * Names of the initializers that are constants of the program and never parameters: values of Constant nodes and
+   * whatever a pass made or folded. The other floating-point initializers are parameters. Default: none.
+   */
+  readonly literals?: ReadonlySet<string>;
   readonly nodes: readonly Node[];
+  /** Versions of the operator sets other than the standard one; 1 where not stated. */
+  readonly domains?: Readonly<Record<string, number>>;
   readonly metadata: Readonly<Record<string, string>>;
 }
 
