@@ -88,9 +88,10 @@ export type ParameterUse =
   /**
    * Bias, scale, any elementwise operand: the gradient of row i is the sum of `gradient[i]` over the axes along
    * which the parameter was broadcast. `gradient` is [B, ...full] as `rowsAligned` lays it out: `full` is the shape
-   * of the value the parameter was broadcast to, so axis (k - rank) of the parameter meets axis (k - rank) of `full`.
+   * of the value the parameter was broadcast to. The parameter's last axis meets the last axis of `full`, or the
+   * one `trailing` axes before it (a convolution's bias [p] meets [p, ...spatial] with as many trailing axes).
    */
-  | { readonly kind: 'broadcast'; readonly gradient: Value }
+  | { readonly kind: 'broadcast'; readonly gradient: Value; readonly trailing?: number }
   /** Anything else that can say its per-example gradient outright: [B, ...parameter shape]. */
   | { readonly kind: 'opaque'; readonly perExample: Value };
 

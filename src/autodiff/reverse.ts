@@ -1,0 +1,124 @@
+import { GhostgradError } from '../errors.ts';
+import { type Node, type TypedGraph, showNode } from '../graph/ir.ts';
+import type { BatchAxis } from '../ops/batch.ts';
+import type { GraphBuilder, Value } from '../ops/builder.ts';
+import type { ParameterUse } from '../ops/operator.ts';
+import { operatorOf } from '../ops/table.ts';
+
+/** A node that stands between a trainable parameter and the loss and has no gradient. */
+export interface Obstacle {
+  readonly node: string;
+  readonly operator: string;
+  readonly reason: string;
+  readonly fix: string;
+}
+
+/** Which part of a graph gradients flow through. */
+export interface GradientPath {
+  /** Values that depend on a trainable parameter (parameters excluded) and that the loss depends on. */
+  readonly active: ReadonlySet<Value>;
+  /** Trainable parameters that the loss depends on. */
+  readonly parameters: ReadonlySet<Value>;
+  readonly obstacles: readonly Obstacle[];
+}
+
+/** Finds what lies between `parameters` and `output`, and every node there that cannot be differentiated. */
+export function gradientPath(
+  graph: TypedGraph, parameters: ReadonlySet<Value>, output: Value, batch: ReadonlyMap<Value, BatchAxis>,
+): GradientPath {
+  const dependent = new Set<Value>();
+  for (const node of graph.nodes) {
+    if (node.inputs.some((v) => parameters.has(v) || dependent.has(v))) node.outputs.forEach((o) => dependent.add(o));
+  }
+  const reaches = new Set<Value>([output]);
+  const obstacles: Obstacle[] = [];
+  for (const node of [...graph.nodes].reverse()) {
+    if (!node.outputs.some((o) => reaches.has(o) && dependent.has(o))) continue;
+    const operator = operatorOf(node);
+    const stopped = 'reason' in operator.gradient;
+    const found = stopped ? [operator.gradient] : parameterObstacles(node, parameters, dependent, batch);
+    obstacles.push(...found.map(({ reason, fix }) => ({ node: node.name, operator: node.op, reason, fix })));
+    if (!stopped) node.inputs.forEach((v) => reaches.add(v));
+  }
+  return {
+    active: new Set([...dependent].filter((v) => reaches.has(v))),
+    parameters: new Set([...parameters].filter((v) => reaches.has(v))),
+    obstacles: obstacles.reverse(),
+  };
+}
+
+/** Parameters that a node takes in a place, or by a way, for which it has no per-example rule. */
+function parameterObstacles(
+  node: Node, parameters: ReadonlySet<Value>, dependent: ReadonlySet<Value>, batch: ReadonlyMap<Value, BatchAxis>,
+): { reason: string; fix: string }[] {
+  return node.inputs.flatMap((v) => {
+    if (parameters.has(v) && operatorOf(node).parameter === undefined) {
+      return [{ reason: `takes the trainable parameter "${v}" and has no per-example gradient rule`, fix: `freeze "${v}"` }];
+    }
+    if (dependent.has(v) && !batch.has(v)) {
+      return [{
+        reason: `uses "${v}", which is computed from a trainable parameter before it meets the data`,
+        fix: 'fold that computation into the parameter, or freeze the parameter',
+      }];
+    }
+    return [];
+  });
+}
+
+/** A parameter use and the node that makes it. */
+export interface UseSite {
+  readonly node: Node;
+  readonly use: ParameterUse;
+}
+
+export interface Backward {
+  /** Each trainable parameter's uses, in the order met going backward. */
+  readonly uses: ReadonlyMap<Value, readonly UseSite[]>;
+}
+
+/**
+ * Reverse-mode differentiation: appends to `b` (which must already hold the nodes of `graph`) the gradient of
+ * Σ seeds·value, and returns the uses of each parameter with their operands. Gradients with respect to
+ * parameters are not formed: what to do with a use (norm, clipped sum, plain sum) is clipping's decision.
+ * Throws GhostgradError at a node of the path that has no gradient.
+ */
+export function reverse(
+  b: GraphBuilder, graph: TypedGraph, seeds: ReadonlyMap<Value, Value>, path: GradientPath, batch: ReadonlyMap<Value, BatchAxis>,
+): Backward {
+  const pending = new Map<Value, Value[]>([...seeds].map(([value, seed]) => [value, [seed]]));
+  const uses = new Map<Value, UseSite[]>();
+  for (const node of [...graph.nodes].reverse()) {
+    const outputGradients = node.outputs.map((o) => total(b, pending.get(o)));
+    if (outputGradients.every((g) => g === undefined)) continue;
+    const operator = operatorOf(node);
+    if ('reason' in operator.gradient) {
+      const { reason, fix } = operator.gradient;
+      throw new GhostgradError({ what: `no gradient: ${reason}`, where: showNode(node), fix });
+    }
+    const needed = node.inputs.map((v) => path.active.has(v));
+    const context = { b, node, inputs: node.inputs, outputs: node.outputs, outputGradients, needed };
+    node.inputs.forEach((v, index) => {
+      if (!path.parameters.has(v) || operator.parameter === undefined) return;
+      const use = operator.parameter({
+        ...context, index,
+        inputBatch: node.inputs.map((x) => batch.get(x)),
+        outputBatch: node.outputs.map((x) => batch.get(x)),
+      });
+      uses.set(v, [...(uses.get(v) ?? []), { node, use }]);
+    });
+    if (!needed.some(Boolean)) continue;
+    const gradients = operator.gradient(context);
+    node.inputs.forEach((v, i) => {
+      const g = gradients[i];
+      if (needed[i] !== true || g === undefined) return;
+      pending.set(v, [...(pending.get(v) ?? []), g]);
+    });
+    node.outputs.forEach((o) => pending.delete(o));
+  }
+  return { uses };
+}
+
+function total(b: GraphBuilder, parts: readonly Value[] | undefined): Value | undefined {
+  if (parts === undefined || parts.length <= 1) return parts?.[0];
+  return parts.length === 2 ? b.op('Add', parts) : b.op('Sum', parts);
+}

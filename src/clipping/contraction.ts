@@ -1,0 +1,352 @@
+import {
+  type GraphBuilder, type Value, concat, filled, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, slice, sumTo,
+  transpose, where,
+} from '../ops/builder.ts';
+import type { ParameterUse } from '../ops/operator.ts';
+import { type Shape, sizeOf } from '../tensor/tensor.ts';
+import { gamma, largestSquare, smallestNormal } from './rounding.ts';
+import { patchGram, shiftedRows, unfold } from './unfold.ts';
+
+/** The sizes that costs are reckoned from: T positions, d inputs and p outputs, in all groups together. */
+export interface ContractionSize {
+  readonly T: number;
+  readonly d: number;
+  readonly p: number;
+  readonly groups: number;
+  /** Length of the vectors whose inner products make the input's Gram matrix (d, or a convolution's channels). */
+  readonly gramDepth: number;
+}
+
+/**
+ * A squared per-example norm as float32 computes it, and what it may lack of the true one:
+ * true ≤ (√squared + error)² + allowance. All are [U].
+ */
+export interface NormParts {
+  readonly squared: Value;
+  readonly error?: Value;
+  readonly allowance?: Value;
+}
+
+/** Per-unit weights of the clipped sum. */
+export interface Weights {
+  /** [U] clip weights; 0 where the unit is dropped. */
+  readonly weights: Value;
+  /** [U] bool: false for padding and for units whose gradient is not finite. */
+  readonly valid: Value;
+}
+
+/**
+ * What can be done with a parameter's use. U is the number of privacy units in the batch; a unit's rows are
+ * merged with the positions. Every function appends to the builder; the builder reuses what was appended before.
+ */
+export interface Contraction {
+  readonly size: ContractionSize;
+  /** The norm without forming per-example gradients, where the kind has one. */
+  readonly ghost?: () => NormParts;
+  /** The norm from {@link perExample}. */
+  readonly instantiated: () => NormParts;
+  /** Per-example gradients [U, ...parameter shape]; those of units whose operands are not finite may be anything. */
+  readonly perExample: () => Value;
+  /** Σ weight·gradient from {@link perExample}. */
+  readonly weightedSum: (weights: Weights | undefined) => Value;
+  /** Σ weight·gradient without forming per-example gradients; plain sum when no weights are given. */
+  readonly product?: (weights: Weights | undefined) => Value;
+}
+
+/**
+ * The contraction behind the uses of one parameter in a batch of `units` privacy units. Several uses (a tied
+ * parameter) add up to one gradient, whose norm is not that of its parts: it is formed for each unit.
+ */
+export function contractionOf(
+  b: GraphBuilder, uses: readonly ParameterUse[], parameterShape: Shape, units: number, guarded: boolean,
+): Contraction {
+  const context = { b, parameterShape, units, guarded };
+  const parts = uses.map((use) => contractionOfUse(context, use));
+  const [only] = parts;
+  return parts.length === 1 && only !== undefined ? only : tied(context, parts);
+}
+
+function contractionOfUse(context: Context, use: ParameterUse): Contraction {
+  switch (use.kind) {
+    case 'outer': return outer(context, use);
+    case 'convolution': return convolution(context, use);
+    case 'gather': return gather(context, use);
+    case 'broadcast': return broadcast(context, use.gradient, use.trailing ?? 0);
+    case 'opaque': return broadcast(context, use.perExample, 0);
+  }
+}
+
+interface Context {
+  readonly b: GraphBuilder;
+  readonly parameterShape: Shape;
+  readonly units: number;
+  /** Whether non-finite rows are to be kept out of products (private modes). */
+  readonly guarded: boolean;
+}
+
+type Use<K extends ParameterUse['kind']> = Extract<ParameterUse, { kind: K }>;
+
+/** Squared length of each unit's part of x, [U]. */
+const squares = ({ b, units }: Context, x: Value): Value =>
+  reduceSumSquare(b, reshape(b, x, [units, sizeOf(b.shape(x)) / units]), [1]);
+
+/** x with the units removed whose squared length is not an ordinary number: selected, never multiplied. */
+function finiteOnly(c: Context, x: Value): Value {
+  if (!c.guarded) return x;
+  const { b } = c;
+  return select(c, b.op('Less', [squares(c, x), b.scalar(largestSquare)]), x);
+}
+
+/** x with the units for which `keep` [U] is false set to zero. Units are the outer factor of axis 0. */
+function select({ b, units }: Context, keep: Value, x: Value): Value {
+  const shape = b.shape(x);
+  const flat = reshape(b, x, [units, sizeOf(shape) / units]);
+  return reshape(b, where(b, reshape(b, keep, [units, 1]), flat, b.scalar(0)), shape);
+}
+
+/** weight·x, dropped units selected away. */
+function weigh(c: Context, x: Value, weights: Weights | undefined): Value {
+  if (weights === undefined) return x;
+  const { b, units } = c;
+  const kept = select(c, weights.valid, x);
+  const flat = reshape(b, kept, [units, sizeOf(b.shape(x)) / units]);
+  return reshape(b, mul(b, flat, reshape(b, weights.weights, [units, 1])), b.shape(x));
+}
+
+/**
+ * weights · gradients, as one vector–matrix product. `finite` gradients need no selection: their operands were
+ * selected, and are so bounded that no sum of products overflows.
+ */
+function weightedSum(c: Context, perExample: Value, finite: boolean, weights: Weights | undefined): Value {
+  const { b, units, parameterShape } = c;
+  if (weights === undefined) return reduceSum(b, perExample, [0]);
+  const kept = finite ? perExample : select(c, weights.valid, perExample);
+  const sums = matmul(b, reshape(b, weights.weights, [1, units]), reshape(b, kept, [units, sizeOf(parameterShape)]));
+  return reshape(b, sums, parameterShape);
+}
+
+/** Several uses of one parameter: the gradient is their sum. */
+function tied(c: Context, parts: readonly Contraction[]): Contraction {
+  const { b } = c;
+  const perExample = () => sum(b, parts.map((part) => part.perExample()));
+  const products = parts.map((part) => part.product);
+  const size = parts.map((part) => part.size).reduce((a, x) => ({ ...a, T: a.T + x.T, p: Math.max(a.p, x.p), d: Math.max(a.d, x.d) }));
+  return {
+    size,
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
+    instantiated: () => {
+      const errors = parts.flatMap((part) => part.instantiated().error ?? []);
+      return { squared: squares(c, perExample()), ...(errors.length > 0 && { error: sum(b, errors) }) };
+    },
+    ...(products.every((f) => f !== undefined) && {
+      product: (weights: Weights | undefined) => sum(b, products.map((f) => f(weights))),
+    }),
+  };
+}
+
+/** Bound on the error of the norm of a gradient summed over `terms` products of a and b: γ·‖a‖·‖b‖. */
+function instantiationError(c: Context, terms: number, a: Value, bb: Value): Value {
+  const { b } = c;
+  const lengths = mul(b, b.op('Sqrt', [squares(c, a)]), b.op('Sqrt', [squares(c, bb)]));
+  return scale(b, lengths, gamma(terms + 8));
+}
+
+/** Σ_t inputᵀ·outputGradient. */
+function outer(c: Context, use: Use<'outer'>): Contraction {
+  const { b, units, parameterShape } = c;
+  const rows = (x: Value) => reshape(b, x, [units, sizeOf(b.shape(x)) / (units * b.shape(x).at(-1)!), b.shape(x).at(-1)!]);
+  const raw = rows(use.input);
+  const gradient = rows(use.outputGradient);
+  const [, T, d] = b.shape(raw) as [number, number, number];
+  const p = b.shape(gradient)[2]!;
+  const alpha = use.scale ?? 1;
+  const product = (x: Value, y: Value) => (use.transposed
+    ? matmul(b, y, x, { transposeX: true, alpha })
+    : matmul(b, x, y, { transposeX: true, alpha }));
+  const selected = T <= d;
+  const perExample = () => reshape(
+    b, product(finiteOnly(c, raw), selected ? finiteOnly(c, gradient) : gradient), [units, ...parameterShape],
+  );
+  return {
+    size: { T, d, p, groups: 1, gramDepth: d },
+    ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient, d + p) : gramNorm(c, {
+      gramA: matmul(b, finiteOnly(c, raw), finiteOnly(c, raw), { transposeY: true }),
+      gramB: matmul(b, gradient, gradient, { transposeY: true }),
+      groups: 1, depth: d + p, rawSquares: squares(c, raw),
+    })),
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
+    instantiated: () => ({
+      squared: squares(c, perExample()),
+      error: scale(b, instantiationError(c, T, raw, gradient), Math.abs(alpha)),
+    }),
+    product: (weights) => reshape(b, product(
+      reshape(b, finiteOnly(c, raw), [units * T, d]), reshape(b, weigh(c, gradient, weights), [units * T, p]),
+    ), parameterShape),
+  };
+}
+
+/** ‖a‖²·‖b‖² for one position. */
+function rankOneNorm(c: Context, a: Value, bb: Value, depth: number): NormParts {
+  const { b } = c;
+  const squared = mul(b, squares(c, a), squares(c, bb));
+  return { squared, allowance: scale(b, squared, gamma(depth + 8)) };
+}
+
+function scaled(b: GraphBuilder, alpha: number, { squared, error, allowance }: NormParts): NormParts {
+  if (alpha === 1) return { squared, ...(error && { error }), ...(allowance && { allowance }) };
+  return {
+    squared: scale(b, squared, alpha ** 2),
+    ...(error && { error: scale(b, error, Math.abs(alpha)) }),
+    ...(allowance && { allowance: scale(b, allowance, alpha ** 2) }),
+  };
+}
+
+interface Grams {
+  /** [U·groups, T, T] */
+  readonly gramA: Value;
+  readonly gramB: Value;
+  readonly groups: number;
+  /** Roundings that went into an entry of either. */
+  readonly depth: number;
+  /** [U] squared length of the raw input, which marks the units whose input is not finite. */
+  readonly rawSquares: Value;
+}
+
+/**
+ * Σ_{s,t} A_{st}·B_{st} and a rigorous allowance for its rounding. An entry of a Gram matrix is wrong by at most
+ * γ·‖a_s‖‖a_t‖, so the sum is wrong by at most γ·(Σ_s ‖a_s‖‖b_s‖)², and those lengths stand on the diagonals.
+ */
+function gramNorm(c: Context, { gramA, gramB, groups, depth, rawSquares }: Grams): NormParts {
+  const { b, units } = c;
+  const T = b.shape(gramA)[1]!;
+  const bound = gamma(depth + 2 * T + 16);
+  const squared = reduceSum(b, reshape(b, reduceSum(b, mul(b, gramA, gramB), [2]), [units, groups * T]), [1]);
+  // What products may have lost by underflow counts as if the diagonal were this much larger.
+  const floor = (depth * smallestNormal) / bound;
+  const diagonal = (gram: Value) => b.op('Add', [
+    slice(b, reshape(b, gram, [units * groups, T * T]), [1], [0], [T * T], [T + 1]), b.scalar(floor),
+  ]);
+  const lengths = b.op('Sqrt', [mul(b, diagonal(gramA), diagonal(gramB))]);
+  const total = reduceSum(b, reshape(b, lengths, [units, groups * T]), [1]);
+  const allowance = scale(b, mul(b, total, total), bound * 1.01);
+  // Adding 0·finite changes nothing; a raw input that is not finite makes the allowance NaN, which drops the unit.
+  return { squared, allowance: b.op('Add', [allowance, scale(b, rawSquares, 0)]) };
+}
+
+/** A convolution is an outer product over its output positions, of patches with output gradients, in each group. */
+function convolution(c: Context, use: Use<'convolution'>): Contraction {
+  const { b, units, parameterShape } = c;
+  const { geometry } = use;
+  const { groups } = geometry;
+  const [n, channels, ...spatial] = b.shape(use.input) as [number, number, ...number[]];
+  const [, p, ...out] = b.shape(use.outputGradient) as [number, number, ...number[]];
+  const images = n / units;
+  const positions = sizeOf(out);
+  const T = images * positions;
+  const d = channels * sizeOf(geometry.kernel);
+  const input = () => finiteOnly(c, use.input);
+
+  /** [U·images, groups·k, positions] as [U·groups, k, images·positions]. */
+  const byGroup = (x: Value): Value => {
+    const [, k, at] = b.shape(x) as [number, number, number];
+    const split = reshape(b, x, [units, images, groups, k / groups, at]);
+    return reshape(b, transpose(b, split, [0, 2, 3, 1, 4]), [units * groups, k / groups, images * at]);
+  };
+  const selected = T <= d / groups;
+  const gradients = (x: Value) => byGroup(reshape(b, x, [n, p, positions]));
+  const perExample = () => reshape(
+    b, matmul(b, gradients(selected ? finiteOnly(c, use.outputGradient) : use.outputGradient), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }), [units, ...parameterShape],
+  );
+  const gram = (x: Value) => matmul(b, x, x, { transposeX: true });
+  return {
+    size: { T, d, p, groups, gramDepth: channels },
+    ghost: () => gramNorm(c, {
+      gramA: patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out),
+      gramB: gram(gradients(use.outputGradient)),
+      groups, depth: (channels + p) / groups + sizeOf(geometry.kernel), rawSquares: squares(c, use.input),
+    }),
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
+    instantiated: () => ({
+      squared: squares(c, perExample()),
+      // A pixel lies in at most ∏kernel patches.
+      error: scale(b, instantiationError(c, T, use.input, use.outputGradient), Math.sqrt(sizeOf(geometry.kernel))),
+    }),
+    ...(groups === 1 && {
+      product: (weights: Weights | undefined) => {
+        const weighed = weigh(c, use.outputGradient, weights);
+        const order = [0, ...out.map((_, i) => i + 2), 1];
+        const rows = reshape(b, transpose(b, weighed, order), [n * positions, p]);
+        const parts = shiftedRows(b, input(), geometry, out).map((patch) =>
+          reshape(b, matmul(b, rows, patch, { transposeX: true }), [p, channels, 1]));
+        return reshape(b, concat(b, parts, 2), parameterShape);
+      },
+    }),
+  };
+}
+
+/** Rows of a table. Two positions meet in the Gram matrix of the "inputs" where their indices are equal. */
+function gather(c: Context, use: Use<'gather'>): Contraction {
+  const { b, units, parameterShape } = c;
+  const p = b.shape(use.outputGradient).at(-1)!;
+  const T = sizeOf(b.shape(use.indices)) / units;
+  const indices = reshape(b, use.indices, [units, T]);
+  const gradient = reshape(b, use.outputGradient, [units, T, p]);
+  const table = parameterShape[0]!;
+  const scatter = (shape: Shape, at: Value, updates: Value) =>
+    b.op('ScatterND', [filled(b, 0, shape), at, updates], { reduction: { type: 'string', value: 'add' } });
+  const perExample = () => {
+    const unit = b.op('Expand', [
+      b.constant({ dtype: 'int64', shape: [units, 1], data: BigInt64Array.from({ length: units }, (_, i) => BigInt(i)) }),
+      b.ints([units, T]),
+    ]);
+    const at = concat(b, [reshape(b, unit, [units * T, 1]), reshape(b, indices, [units * T, 1])], 1);
+    return reshape(b, scatter([units, table, p], at, reshape(b, gradient, [units * T, p])), [units, ...parameterShape]);
+  };
+  return {
+    size: { T, d: table, p, groups: 1, gramDepth: 1 },
+    ghost: () => {
+      const same = b.op('Equal', [reshape(b, indices, [units, T, 1]), reshape(b, indices, [units, 1, T])]);
+      return gramNorm(c, {
+        gramA: b.op('Cast', [same], { to: { type: 'int', value: 1 } }),
+        gramB: matmul(b, gradient, gradient, { transposeY: true }),
+        groups: 1, depth: p, rawSquares: squares(c, gradient),
+      });
+    },
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
+    instantiated: () => ({
+      squared: squares(c, perExample()),
+      error: scale(b, b.op('Sqrt', [squares(c, gradient)]), gamma(T) * Math.sqrt(T)),
+    }),
+    product: (weights) => reshape(b, scatter(
+      [table, p], reshape(b, indices, [units * T, 1]), reshape(b, weigh(c, gradient, weights), [units * T, p]),
+    ), parameterShape),
+  };
+}
+
+/** Sums over the axes of broadcasting; cheap enough to be formed for each unit always. */
+export const sum = (b: GraphBuilder, xs: readonly Value[]): Value => (xs.length === 1 ? xs[0]! : b.op('Sum', xs));
+
+function broadcast(c: Context, gradient: Value, trailing: number): Contraction {
+  const { b, units, parameterShape } = c;
+  const [rows, ...full] = b.shape(gradient) as [number, ...number[]];
+  const perUnit = [units, rows / units, ...full];
+  // The parameter's shape from the right, with the trailing axes it does not have.
+  const target = [...parameterShape, ...Array.from({ length: trailing }, () => 1)];
+  const aligned = [units, ...Array.from({ length: perUnit.length - 1 - target.length }, () => 1), ...target];
+  const perExample = () => reshape(b, sumTo(b, reshape(b, gradient, perUnit), aligned), [units, ...parameterShape]);
+  const size = sizeOf(parameterShape);
+  const T = sizeOf(b.shape(gradient)) / (units * size);
+  return {
+    size: { T, d: 1, p: size, groups: 1, gramDepth: 1 },
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
+    instantiated: () => ({
+      squared: squares(c, perExample()),
+      ...(T > 1 && { error: scale(b, b.op('Sqrt', [squares(c, gradient)]), gamma(T) * Math.sqrt(T)) }),
+    }),
+  };
+}

@@ -1,0 +1,103 @@
+import type { ContractionSize } from './contraction.ts';
+import { gamma } from './rounding.ts';
+
+/** How a step gets norms and clipped sums. */
+export type Mode =
+  | 'non-private' | 'instantiate' | 'fast-gradient-clipping' | 'ghost' | 'mixed-ghost' | 'book-keeping';
+
+export const modes: readonly Mode[] = [
+  'non-private', 'instantiate', 'fast-gradient-clipping', 'ghost', 'mixed-ghost', 'book-keeping',
+];
+
+export type NormMethod = 'ghost' | 'instantiate';
+export type SumMethod = 'product' | 'weighted';
+
+/** What a layer's use of a parameter costs for one privacy unit, in floating-point operations. */
+export interface Costs {
+  /** Norm by Gram matrices. */
+  readonly ghost: number;
+  /** Norm of the instantiated gradient, forming it included. */
+  readonly instantiate: number;
+  /** Summed gradient as one product over the batch. */
+  readonly product: number;
+  /** Summed gradient from instantiated ones. */
+  readonly weighted: number;
+}
+
+/**
+ * Operations that take as long as moving one float32 to or from memory, on a processor whose matrix product runs
+ * at some 30 GFLOP/s a core (measured ratio of MatMul to a copying operator; see BENCHMARKS.md).
+ */
+const operationsPerMove = 16;
+
+/** The complexity model: T positions, d inputs, p outputs (Bu et al. 2022, §3 and Table 2, with memory traffic). */
+export function costsOf({ T, d, p, groups, gramDepth }: ContractionSize): Costs {
+  const gradient = (d / groups) * p;
+  const formed = 2 * T * gradient;
+  const move = operationsPerMove;
+  return {
+    ghost: T === 1
+      ? 2 * (d + p)
+      : 2 * T * T * (gramDepth + p) + groups * T * T * move * (4 + d / gramDepth),
+    // Written once, read for its norm.
+    instantiate: formed + 2 * gradient * move,
+    // The unfolded input is written and read, the weighed output gradient too.
+    product: formed + 2 * T * (d + 2 * p) * move,
+    weighted: gradient * move,
+  };
+}
+
+export interface LayerPlan {
+  readonly norm: NormMethod | null;
+  readonly sum: SumMethod;
+  readonly costs: Costs;
+  /** Why the norm method was taken. */
+  readonly reason: string;
+}
+
+/** What a contraction offers. */
+export interface Offers {
+  readonly size: ContractionSize;
+  readonly ghost: boolean;
+  readonly product: boolean;
+}
+
+/** Whether the second backward pass, with clip weights as seeds, makes the sums. */
+export const isTwoPass = (mode: Mode): boolean =>
+  mode === 'ghost' || mode === 'mixed-ghost' || mode === 'fast-gradient-clipping';
+
+/** The paper's rule (Bu et al. 2022, §4): ghost norms where they take less space. */
+export const ghostTakesLessSpace = ({ T, d, p, groups }: ContractionSize): boolean => 2 * T * T * groups <= (p * d) / groups;
+
+/**
+ * Whether the rounding allowance of the ghost norm could shrink ordinary gradients: for positions whose gradients
+ * do not align, the allowance is about γ·T of the squared norm.
+ */
+export const allowanceBites = ({ T, p, groups, d, gramDepth }: ContractionSize, rho: number): boolean =>
+  T > 1 && gamma((gramDepth + p) / groups + d / gramDepth + 2 * T + 16) * T > 20 * rho;
+
+/** Chooses norm and sum for one parameter's use. */
+export function planLayer(mode: Mode, offers: Offers, rho: number): LayerPlan {
+  const { size } = offers;
+  const costs = costsOf(size);
+  const cheaperSum: SumMethod = offers.product && costs.product <= costs.instantiate + costs.weighted ? 'product' : 'weighted';
+  const layer = (norm: NormMethod | null, sum: SumMethod, reason: string): LayerPlan => ({ norm, sum, costs, reason });
+  if (mode === 'non-private') return layer(null, cheaperSum, 'no norm is needed');
+  if (mode === 'instantiate') return layer('instantiate', 'weighted', 'the mode instantiates every gradient');
+  if (mode === 'fast-gradient-clipping') return layer('instantiate', cheaperSum, 'the mode instantiates every gradient');
+  if (!offers.ghost) return layer('instantiate', isTwoPass(mode) ? cheaperSum : 'weighted', 'its per-example gradient is small or has no ghost norm');
+  if (mode === 'ghost') return layer('ghost', cheaperSum, 'the mode takes ghost norms everywhere');
+  const bites = allowanceBites(size, rho);
+  if (mode === 'mixed-ghost') {
+    if (bites) return layer('instantiate', cheaperSum, 'the rounding allowance of a ghost norm would bite');
+    return ghostTakesLessSpace(size)
+      ? layer('ghost', cheaperSum, '2T² ≤ p·d: a ghost norm takes less space')
+      : layer('instantiate', cheaperSum, '2T² > p·d: an instantiated gradient takes less space');
+  }
+  const ghostTime = costs.ghost + (offers.product ? costs.product : costs.instantiate + costs.weighted);
+  const instantiateTime = costs.instantiate + costs.weighted;
+  if (bites) return layer('instantiate', 'weighted', 'the rounding allowance of a ghost norm would bite');
+  return ghostTime < instantiateTime
+    ? layer('ghost', offers.product ? 'product' : 'weighted', 'a ghost norm takes less time')
+    : layer('instantiate', 'weighted', 'an instantiated gradient takes less time, and its weighted sum is nearly free');
+}
