@@ -1,0 +1,97 @@
+import { z } from 'zod';
+import { GhostgradError } from './errors.ts';
+import { showValue, unknownName } from './suggest.ts';
+
+type Issue = z.core.$ZodIssue;
+type Path = readonly PropertyKey[];
+
+/**
+ * `value` as `schema` reads it, defaults filled in.
+ *
+ * @param where what the value is, e.g. `model cnn-tanh`; the path of the fault is appended
+ * @throws GhostgradError for the first fault; an unknown key is refused with the nearest valid one
+ */
+export function parseWith<S extends z.core.$ZodType>(schema: S, value: unknown, where: string): z.output<S> {
+  const result = z.safeParse(schema, value);
+  if (result.success) return result.data;
+  const issues = result.error.issues.map((issue) => deepest(issue));
+  // An unknown key is often the misspelling of one reported as missing: name it first.
+  throw explain(issues.find((i) => i.code === 'unrecognized_keys') ?? issues[0]!, schema, value, where);
+}
+
+/** Of a union's alternatives, the fault of the one that fits best: the one that gets furthest into the value. */
+function deepest(issue: Issue, prefix: Path = []): Issue {
+  const here = { ...issue, path: [...prefix, ...issue.path] };
+  if (issue.code !== 'invalid_union') return here;
+  const inner = issue.errors.map((alternative) => {
+    const found = alternative.map((i) => deepest(i, here.path));
+    return found.find((i) => i.code === 'unrecognized_keys') ?? found[0];
+  });
+  const depth = (i: Issue): number => i.path.length + (i.code === 'unrecognized_keys' ? 1 : 0);
+  return inner.reduce<Issue>((best, i) => (i !== undefined && depth(i) > depth(best) ? i : best), here);
+}
+
+function explain(issue: Issue, schema: z.core.$ZodType, value: unknown, where: string): GhostgradError {
+  const path = issue.path.map(String).join('.');
+  const at = path === '' ? where : `${where}: ${path}`;
+  if (issue.code === 'unrecognized_keys') {
+    return unknownName('option', issue.keys[0] ?? '', keysAt(schema, issue.path), at);
+  }
+  const found = valueAt(value, issue.path);
+  return new GhostgradError({
+    what: found === undefined ? 'missing option' : 'invalid option',
+    where: at,
+    found: found === undefined ? undefined : showValue(found),
+    expected: expectation(issue),
+  });
+}
+
+function expectation(issue: Issue): string {
+  switch (issue.code) {
+    case 'invalid_type': return issue.expected === 'int' ? 'a whole number' : `a value of type ${issue.expected}`;
+    case 'invalid_value': return issue.values.length === 1 ? showValue(issue.values[0]) : `one of ${issue.values.map(String).join(', ')}`;
+    case 'too_small': return bounded(issue.origin, issue.inclusive === false ? 'more than' : 'at least', String(issue.minimum));
+    case 'too_big': return bounded(issue.origin, issue.inclusive === false ? 'less than' : 'at most', String(issue.maximum));
+    case 'invalid_union': {
+      const first = issue.errors.map((alternative) => alternative[0]).filter((i) => i !== undefined);
+      return first.length === 0 ? issue.message : [...new Set(first.map(expectation))].join(', or ');
+    }
+    default: return issue.message;
+  }
+}
+
+const bounded = (origin: string, relation: string, bound: string): string =>
+  origin === 'array' || origin === 'string' || origin === 'map' || origin === 'set'
+    ? `${relation} ${bound} ${origin === 'string' ? 'characters' : 'entries'}`
+    : `a number ${relation} ${bound}`;
+
+function valueAt(value: unknown, path: Path): unknown {
+  return path.reduce<unknown>(
+    (v, key) => (typeof v === 'object' && v !== null ? (v as Readonly<Record<PropertyKey, unknown>>)[key] : undefined), value,
+  );
+}
+
+/** The keys that the object schemas at `path` know. */
+function keysAt(schema: z.core.$ZodType, path: Path): string[] {
+  const [key, ...rest] = path;
+  if (key !== undefined && schema instanceof z.core.$ZodArray) return keysAt(schema._zod.def.element, rest);
+  if (key !== undefined && schema instanceof z.core.$ZodRecord) return keysAt(schema._zod.def.valueType, rest);
+  return [...new Set(objectsOf(schema).flatMap((object): string[] => {
+    const shape: Readonly<Record<string, z.core.$ZodType>> = object._zod.def.shape;
+    if (key === undefined) return Object.keys(shape);
+    const inner = shape[String(key)];
+    return inner === undefined ? [] : keysAt(inner, rest);
+  }))];
+}
+
+/** The object schemas behind optional values, defaults and unions. */
+function objectsOf(schema: z.core.$ZodType): z.core.$ZodObject[] {
+  if (schema instanceof z.core.$ZodObject) return [schema];
+  if (schema instanceof z.core.$ZodUnion) return schema._zod.def.options.flatMap(objectsOf);
+  if (
+    schema instanceof z.core.$ZodOptional || schema instanceof z.core.$ZodDefault || schema instanceof z.core.$ZodPrefault
+    || schema instanceof z.core.$ZodNullable || schema instanceof z.core.$ZodReadonly
+  ) return objectsOf(schema._zod.def.innerType);
+  if (schema instanceof z.core.$ZodPipe) return objectsOf(schema._zod.def.in);
+  return [];
+}
