@@ -1,0 +1,104 @@
+import { TensorProto_DataLocation as DataLocation, type TensorProto } from 'onnx-buf';
+import { GhostgradError } from '../errors.ts';
+import { type DType, type Shape, type Tensor, type TypedArrays, allocate, bytesPerElement, sizeOf } from '../tensor/tensor.ts';
+import { bytesOf, dataTypeName, dtypeOf } from './onnx.ts';
+
+/**
+ * Fetches bytes that a model keeps outside itself: `length` bytes from `offset` of the file at `location`, a path
+ * relative to the model's folder.
+ */
+export type ExternalData = (location: string, offset: number, length: number) => Uint8Array;
+
+/**
+ * The tensor of a message. It owns its memory, so that moving one tensor to another thread leaves the others
+ * alone. Declared sizes are compared with the bytes at hand before anything is allocated.
+ */
+export function decodeTensor(proto: TensorProto, where: string, externalData?: ExternalData): Tensor {
+  const fail = (what: string, found: string, expected?: string, fix?: string): never => {
+    throw new GhostgradError({ what, where, found, expected, fix });
+  };
+  const dtype = dtypeOf(proto.dataType) ?? fail(
+    'unsupported element type', dataTypeName(proto.dataType), 'a number type of at least one byte, or bool',
+    'export the model without quantised, string or complex tensors',
+  );
+  const shape = proto.dims.map(Number);
+  if (!shape.every((n) => Number.isSafeInteger(n) && n >= 0)) fail('impossible shape', `[${proto.dims.join(', ')}]`, 'dimensions of at least 0');
+  const elements = sizeOf(shape);
+  if (proto.segment) fail('unsupported tensor in segments', `dims [${shape.join(', ')}]`, 'one whole tensor');
+  const typed = typedField(proto, dtype);
+  if (proto.dataLocation !== DataLocation.EXTERNAL && proto.rawData.length === 0 && typed.length > 0) {
+    if (typed.length !== elements) fail('tensor data does not match its shape', `${typed.length} elements`, expectedElements(dtype, shape));
+    return { dtype, shape, data: fromNumbers(dtype, typed) };
+  }
+  const bytes = elements * bytesPerElement(dtype);
+  const raw = proto.dataLocation === DataLocation.EXTERNAL
+    ? externalBytes(proto, bytes, where, externalData) : proto.rawData;
+  if (raw.length !== bytes) {
+    fail('tensor data does not match its shape', `${raw.length} bytes`, `${bytes} bytes for ${dtype}[${shape.join(', ')}]`,
+      'the file is damaged or truncated: export or download it again');
+  }
+  const value: Tensor = { dtype, shape, data: allocate(dtype, elements) };
+  bytesOf(value).set(raw);
+  if (dtype === 'bool') normaliseBool(value);
+  return value;
+}
+
+const expectedElements = (dtype: DType, shape: Shape): string =>
+  `${sizeOf(shape)} elements for ${dtype}[${shape.join(', ')}]`;
+
+/** The list of the message that holds elements of this type when they are not raw bytes. */
+function typedField(proto: TensorProto, dtype: DType): readonly number[] | readonly bigint[] {
+  switch (dtype) {
+    case 'float32': return proto.floatData;
+    case 'float64': return proto.doubleData;
+    case 'int64': return proto.int64Data;
+    case 'uint32': case 'uint64': return proto.uint64Data;
+    default: return proto.int32Data;
+  }
+}
+
+function fromNumbers<D extends DType>(dtype: D, values: readonly number[] | readonly bigint[]): TypedArrays[D] {
+  const data = allocate(dtype, values.length);
+  const big = data instanceof BigInt64Array || data instanceof BigUint64Array;
+  for (let i = 0; i < values.length; i++) data[i] = big ? BigInt(values[i] ?? 0) : Number(values[i]);
+  if (dtype === 'bool') normaliseBool({ dtype, shape: [values.length], data });
+  return data;
+}
+
+/** Any byte but 0 means true. */
+function normaliseBool({ data }: Tensor): void {
+  for (let i = 0; i < data.length; i++) data[i] = data[i] === 0 ? 0 : 1;
+}
+
+function externalBytes(proto: TensorProto, bytes: number, where: string, externalData: ExternalData | undefined): Uint8Array {
+  const entries = new Map(proto.externalData.map(({ key, value }) => [key, value]));
+  const location = entries.get('location') ?? '';
+  const offset = Number(entries.get('offset') ?? 0);
+  const length = Number(entries.get('length') ?? bytes);
+  if (!isInside(location)) {
+    throw new GhostgradError({
+      what: 'external data outside the model\'s folder', where, found: `location "${location}"`,
+      expected: 'a relative path below the folder of the model',
+    });
+  }
+  if (!Number.isSafeInteger(offset) || offset < 0 || length !== bytes) {
+    throw new GhostgradError({
+      what: 'external data does not match the tensor', where,
+      found: `offset ${entries.get('offset') ?? 0}, length ${entries.get('length') ?? bytes} in "${location}"`,
+      expected: `a non-negative offset, and ${bytes} bytes`,
+    });
+  }
+  if (externalData === undefined) {
+    throw new GhostgradError({
+      what: 'the model keeps weights in another file', where, found: `data in "${location}"`,
+      expected: 'the bytes of that file', fix: 'read the model from disk with readModel, or pass externalData',
+    });
+  }
+  return externalData(location, offset, length);
+}
+
+/** Whether a path stays below the folder that it is relative to, on any platform. */
+function isInside(location: string): boolean {
+  const parts = location.split(/[/\\]/);
+  return location !== '' && !parts.includes('..') && parts[0] !== '' && !/^[a-z]:/i.test(location) && !location.includes('\0');
+}
