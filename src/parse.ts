@@ -74,24 +74,27 @@ function valueAt(value: unknown, path: Path): unknown {
 /** The keys that the object schemas at `path` know. */
 function keysAt(schema: z.core.$ZodType, path: Path): string[] {
   const [key, ...rest] = path;
-  if (key !== undefined && schema instanceof z.core.$ZodArray) return keysAt(schema._zod.def.element, rest);
-  if (key !== undefined && schema instanceof z.core.$ZodRecord) return keysAt(schema._zod.def.valueType, rest);
-  return [...new Set(objectsOf(schema).flatMap((object): string[] => {
-    const shape: Readonly<Record<string, z.core.$ZodType>> = object._zod.def.shape;
-    if (key === undefined) return Object.keys(shape);
-    const inner = shape[String(key)];
-    return inner === undefined ? [] : keysAt(inner, rest);
-  }))];
+  const keys = unwrap(schema).flatMap((inner): string[] => {
+    if (inner instanceof z.core.$ZodObject) {
+      const shape: Readonly<Record<string, z.core.$ZodType>> = inner._zod.def.shape;
+      if (key === undefined) return Object.keys(shape);
+      const child = shape[String(key)];
+      return child === undefined ? [] : keysAt(child, rest);
+    }
+    if (key !== undefined && inner instanceof z.core.$ZodArray) return keysAt(inner._zod.def.element, rest);
+    if (key !== undefined && inner instanceof z.core.$ZodRecord) return keysAt(inner._zod.def.valueType, rest);
+    return [];
+  });
+  return [...new Set(keys)];
 }
 
-/** The object schemas behind optional values, defaults and unions. */
-function objectsOf(schema: z.core.$ZodType): z.core.$ZodObject[] {
-  if (schema instanceof z.core.$ZodObject) return [schema];
-  if (schema instanceof z.core.$ZodUnion) return schema._zod.def.options.flatMap(objectsOf);
+/** The schemas behind optional values, defaults and unions. */
+function unwrap(schema: z.core.$ZodType): z.core.$ZodType[] {
+  if (schema instanceof z.core.$ZodUnion) return schema._zod.def.options.flatMap(unwrap);
   if (
     schema instanceof z.core.$ZodOptional || schema instanceof z.core.$ZodDefault || schema instanceof z.core.$ZodPrefault
     || schema instanceof z.core.$ZodNullable || schema instanceof z.core.$ZodReadonly
-  ) return objectsOf(schema._zod.def.innerType);
-  if (schema instanceof z.core.$ZodPipe) return objectsOf(schema._zod.def.in);
-  return [];
+  ) return unwrap(schema._zod.def.innerType);
+  if (schema instanceof z.core.$ZodPipe) return unwrap(schema._zod.def.in);
+  return [schema];
 }
