@@ -82,9 +82,9 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const parts = first.map((layer) => normOf(layer));
   const norm = safeNorm(b, parts, units, options.rho);
   const clipped = clipWeights(b, norm, unitMask(b, rowMask, units), threshold, options.clipping);
-  const summed = isTwoPass(options.mode) ? pass(weighSeed(b, seed, clipped)) : first;
+  const summed = isTwoPass(options.mode) ? pass(weighSeed(b, seed, clipped.weights)) : first;
   // In the second pass the weights are in the seeds; what is left to do is to select.
-  const weights = isTwoPass(options.mode) ? { ...clipped, weights: ones(b, clipped) } : clipped;
+  const weights = isTwoPass(options.mode) ? { valid: clipped.valid } : clipped;
   const outputs = [...summed.map((layer) => sumOutput(layer, weights)), losses, [stepNames.norms, norm.computed] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, clipped.weights]);
@@ -112,11 +112,8 @@ function backwardPass(
   });
 }
 
-const ones = (b: GraphBuilder, { valid }: Weights): Value =>
-  b.op('Cast', [valid], { to: { type: 'int', value: 1 } });
-
 /** Seeds of the second pass: each row's, times the weight of its unit. */
-function weighSeed(b: GraphBuilder, seed: Value, { weights }: Weights): Value {
+function weighSeed(b: GraphBuilder, seed: Value, weights: Value): Value {
   const units = b.shape(weights)[0]!;
   const rows = b.shape(seed)[0]!;
   return reshape(b, b.op('Mul', [reshape(b, seed, [units, rows / units]), reshape(b, weights, [units, 1])]), [rows]);

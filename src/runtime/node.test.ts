@@ -1,0 +1,51 @@
+import { describe, expect, it } from 'vitest';
+import type { TypedGraph } from '../graph/ir.ts';
+import { float32, int64 } from '../tensor/tensor.ts';
+import { onnxruntimeEngine } from './node.ts';
+
+const product: TypedGraph = {
+  name: 'product', opset: 21, metadata: {},
+  inputs: [{ name: 'x', dtype: 'float32', shape: [2, 3] }, { name: 'w', dtype: 'float32', shape: [3, 1] }],
+  outputs: [{ name: 'y', dtype: 'float32', shape: [2, 1] }],
+  initializers: new Map(),
+  nodes: [{ op: 'MatMul', domain: '', name: 'm', inputs: ['x', 'w'], outputs: ['y'], attributes: {} }],
+  types: new Map([
+    ['x', { dtype: 'float32', shape: [2, 3] }], ['w', { dtype: 'float32', shape: [3, 1] }], ['y', { dtype: 'float32', shape: [2, 1] }],
+  ]),
+};
+
+describe('onnxruntimeEngine', () => {
+  it('computes in another thread, moves buffers out and hands the feeds back', async () => {
+    const session = await onnxruntimeEngine().compile(product, { threads: 1 });
+    const x = float32([1, 2, 3, 4, 5, 6], [2, 3]);
+    const w = float32([1, 0, -1], [3, 1]);
+    const { outputs, feeds } = await session.run({ x, w });
+    expect(Array.from(outputs['y']?.data as Float32Array)).toEqual([-2, -2]);
+    expect(x.data.length).toBe(0); // moved
+    expect(Array.from(feeds['x']?.data as Float32Array)).toEqual([1, 2, 3, 4, 5, 6]);
+    const again = await session.run(feeds);
+    expect(Array.from(again.outputs['y']?.data as Float32Array)).toEqual([-2, -2]);
+    await session.release();
+  });
+
+  it('leaves the event loop free while it computes', async () => {
+    const n = 700;
+    const big: TypedGraph = { ...product, types: new Map(), inputs: [{ name: 'x', dtype: 'float32', shape: [n, n] }, { name: 'w', dtype: 'float32', shape: [n, n] }], outputs: [{ name: 'y', dtype: 'float32', shape: [n, n] }] };
+    const session = await onnxruntimeEngine().compile(big, { threads: 1 });
+    let ticks = 0;
+    const timer = setInterval(() => ticks++, 1);
+    await session.run({ x: float32(new Float32Array(n * n), [n, n]), w: float32(new Float32Array(n * n), [n, n]) });
+    clearInterval(timer);
+    expect(ticks).toBeGreaterThan(0);
+    await session.release();
+  });
+
+  it('names the graph that the runtime refuses, and the input that is missing', async () => {
+    const wrong = { ...product, nodes: [{ ...product.nodes[0]!, op: 'NoSuchOperator' }] };
+    await expect(onnxruntimeEngine().compile(wrong)).rejects.toThrow(/does not take the graph "product"/);
+    const session = await onnxruntimeEngine().compile(product, { threads: 1 });
+    await expect(session.run({ x: float32([1, 2, 3, 4, 5, 6], [2, 3]) })).rejects.toThrow(/expected: w/);
+    await expect(session.run({ x: float32([1, 2, 3, 4, 5, 6], [2, 3]), w: int64([1, 2, 3], [3, 1]) })).rejects.toThrow();
+    await session.release();
+  });
+});

@@ -1,0 +1,93 @@
+import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
+import { Worker } from 'node:worker_threads';
+import { GhostgradError } from '../errors.ts';
+import { encodeModel } from '../graph/encode.ts';
+import type { TypedGraph } from '../graph/ir.ts';
+import { type DType, type Tensor, tensor } from '../tensor/tensor.ts';
+import type { Engine, Feeds, RunResult, Session, SessionOptions } from './engine.ts';
+import { type WireTensor, type WorkerReply, type WorkerRequest, workerMain } from './worker.ts';
+
+/**
+ * ONNX Runtime for Node, in a worker thread: its `run` blocks the thread it is called on, and the main thread has
+ * progress, Ctrl-C and the next batch to attend to. Buffers are moved between the threads, never copied.
+ */
+export function onnxruntimeEngine(): Engine {
+  return { name: 'onnxruntime-node (CPU)', compile };
+}
+
+/** Threads used unless told otherwise: one for each core the process may use. */
+export const defaultThreads = (): number => availableParallelism();
+
+async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise<Session> {
+  // The worker is made from the function's own text, so that one source serves TypeScript in tests and the built
+  // package alike; the runtime is found from this module, whatever the working directory.
+  const worker = new Worker(`(${workerMain.toString()})(require)`, {
+    eval: true,
+    workerData: { runtime: createRequire(import.meta.url).resolve('onnxruntime-node') },
+  });
+  const call = caller(worker);
+  const model = encodeModel(graph);
+  try {
+    await call({
+      kind: 'create', model, threads: options.threads ?? defaultThreads(), profile: options.profile,
+    }, [model.buffer as ArrayBuffer]);
+  } catch (cause) {
+    await worker.terminate();
+    throw new GhostgradError({
+      what: `ONNX Runtime does not take the graph "${graph.name}"`,
+      found: cause instanceof Error ? cause.message : String(cause),
+      fix: 'report this graph: it passed the checks of the importer',
+    }, { cause });
+  }
+  return {
+    run: (feeds) => run(call, graph, feeds),
+    release: async () => {
+      await call({ kind: 'release' }, []);
+      await worker.terminate();
+    },
+  };
+}
+
+type Call = (request: WorkerRequest, moved: readonly ArrayBuffer[]) => Promise<WorkerReply>;
+
+/** One request at a time; the worker answers in order. */
+function caller(worker: Worker): Call {
+  const waiting: { resolve: (reply: WorkerReply) => void; reject: (error: Error) => void }[] = [];
+  const failAll = (error: Error) => waiting.splice(0).forEach(({ reject }) => reject(error));
+  worker.on('message', (reply: WorkerReply) => {
+    const next = waiting.shift();
+    if (reply.error === undefined) next?.resolve(reply);
+    else next?.reject(new Error(reply.error));
+    if (waiting.length === 0) worker.unref();
+  });
+  worker.on('error', failAll);
+  worker.on('exit', (code) => failAll(new Error(`the runtime's thread ended with code ${code}`)));
+  // An idle session must not keep the process alive.
+  worker.unref();
+  return (request, moved) => new Promise((resolve, reject) => {
+    waiting.push({ resolve, reject });
+    worker.ref();
+    worker.postMessage(request, [...moved]);
+  });
+}
+
+async function run(call: Call, graph: TypedGraph, feeds: Feeds): Promise<RunResult> {
+  const missing = graph.inputs.filter(({ name }) => feeds[name] === undefined).map(({ name }) => name);
+  if (missing.length > 0) {
+    throw new GhostgradError({ what: 'the graph lacks inputs', where: graph.name, expected: missing.join(', ') });
+  }
+  const wired: [string, WireTensor][] = graph.inputs.map(({ name }) => [name, toWire(feeds[name] as Tensor)]);
+  const buffers = [...new Set(wired.map(([, t]) => t.data.buffer as ArrayBuffer))];
+  const reply = await call({ kind: 'run', feeds: wired }, buffers);
+  return { outputs: fromWire(reply.outputs), feeds: fromWire(reply.feeds) };
+}
+
+/** A tensor that owns its buffer; a view of part of another is copied, since a buffer moves as a whole. */
+function toWire({ dtype, shape, data }: Tensor): WireTensor {
+  const owns = data.buffer instanceof ArrayBuffer && data.byteLength === data.buffer.byteLength;
+  return { dtype, shape, data: owns ? data : data.slice() };
+}
+
+const fromWire = (pairs: readonly [string, WireTensor][] | undefined): Record<string, Tensor> =>
+  Object.fromEntries((pairs ?? []).map(([name, t]) => [name, tensor(t.dtype as DType, t.shape, t.data as never)]));
