@@ -1,0 +1,45 @@
+import { GhostgradError } from '../errors.ts';
+import { showNode } from '../graph/ir.ts';
+import type { TensorType } from '../tensor/tensor.ts';
+import type { BatchAxis } from './batch.ts';
+import type { BatchViolation, OperandContext, ParameterContext } from './operator.ts';
+
+/** Type of a required input. Throws GhostgradError when it is omitted. */
+export function operand({ node, inputs }: OperandContext, index: number): TensorType {
+  const found = inputs[index];
+  if (found === undefined) {
+    throw new GhostgradError({
+      what: `input ${index} of ${node.op} is required`, where: showNode(node), found: 'an omitted input',
+      fix: 'export the model again, or repair the node',
+    });
+  }
+  return found;
+}
+
+/** The error for operands that an operator cannot take. */
+export const badOperands = ({ node }: Pick<OperandContext, 'node'>, found: string, expected: string): GhostgradError =>
+  new GhostgradError({
+    what: `${node.op} cannot take these operands`, where: showNode(node), found, expected,
+    fix: 'check the shapes given for the model\'s inputs, or export the model again',
+  });
+
+/** The gradient of an output that is known to have one. */
+export function outputGradient({ node, outputGradients }: Pick<ParameterContext, 'node' | 'outputGradients'>, index = 0) {
+  const found = outputGradients[index];
+  if (found === undefined) throw new Error(`no gradient reaches output ${index} of ${showNode(node)}`);
+  return found;
+}
+
+/** Where a value that a parameter meets carries the batch; a parameter that meets no data has no per-example gradient. */
+export function batchOf({ node }: Pick<ParameterContext, 'node'>, batch: BatchAxis | undefined): BatchAxis {
+  if (batch === undefined) {
+    throw new GhostgradError({
+      what: 'a trainable parameter is used before it meets the data', where: showNode(node),
+      expected: 'an operator that combines the parameter with values of the examples',
+      fix: 'fold that computation into the parameter, or freeze the parameter',
+    });
+  }
+  return batch;
+}
+
+export const violation = (axis: number, what: string, fix: string): BatchViolation => ({ violation: what, axis, fix });

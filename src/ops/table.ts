@@ -1,0 +1,43 @@
+import { closest } from 'fastest-levenshtein';
+import { GhostgradError } from '../errors.ts';
+import { type Node, type OperatorSemantics, showNode } from '../graph/ir.ts';
+import { linear } from './linear.ts';
+import type { Operator } from './operator.ts';
+
+const families = { ...linear };
+
+/** The operators known: ONNX names, or `domain:Name` outside the standard set. */
+export type OperatorName = keyof typeof families;
+
+/** One entry for each operator, total by type. */
+export const operators: { readonly [K in OperatorName]: Operator } = families;
+
+type Named = Pick<Node, 'op' | 'domain'>;
+
+const keyOf = ({ op, domain }: Named): string => (domain === '' || domain === 'ai.onnx' ? op : `${domain}:${op}`);
+const isKnown = (key: string): key is OperatorName => Object.hasOwn(operators, key);
+
+export const hasOperator = (node: Named): boolean => isKnown(keyOf(node));
+
+/** The entry of a node's operator. Throws GhostgradError when the table has none. */
+export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator {
+  const key = keyOf(node);
+  if (isKnown(key)) return operators[key];
+  throw new GhostgradError({
+    what: `unsupported operator ${key}`,
+    where: showNode(node),
+    found: key,
+    expected: `an operator of the table, the nearest name being ${closest(key, Object.keys(operators))}`,
+    fix: 'replace the operator by supported ones before export, or add an entry for it under src/ops/',
+  });
+}
+
+/** What specialisation needs to know of the table. */
+export const semantics: OperatorSemantics = {
+  infer: (node, inputs, constants) => operatorOf(node).shape({ node, inputs, constants }),
+  fold: (node, inputs, constants) => {
+    const given = node.inputs.findLastIndex((v) => v !== '') + 1;
+    const known = constants.slice(0, given).filter((t) => t !== undefined);
+    return known.length === given ? operatorOf(node).fold?.({ node, inputs, constants: known }) : undefined;
+  },
+};
