@@ -3,3 +3,6 @@ export * from './ir.ts';
 export { type EncodeOptions, type ExternalLocation, encodeChunks, encodeModel } from './encode.ts';
 export { type DecodeOptions, decodeModel, newestOpset, oldestOpset } from './decode.ts';
 export type { ExternalData } from './decode-tensor.ts';
+export { prune } from './prune.ts';
+export { specialise } from './specialise.ts';
+export { verify } from './verify.ts';

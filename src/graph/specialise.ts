@@ -1,0 +1,107 @@
+import { GhostgradError } from '../errors.ts';
+import { type Shape, type Tensor, type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
+import { type Dimension, type Graph, type Node, type OperatorSemantics, type TypedGraph, type ValueInfo, showNode, showShape } from './ir.ts';
+import { prune } from './prune.ts';
+
+/** Folded values above this many elements stay computations: they would only make the graph large. */
+const maximumFolded = 1_000_000;
+
+/**
+ * The graph for inputs of given shapes: the type of every value is inferred, and whatever can be computed from
+ * constants is (the arithmetic of shapes, above all). Folded values become literals. What hangs on a parameter, a
+ * floating-point initializer that is no literal, is never folded, so that it stays trainable. Nodes that became
+ * constants or lead to no output are dropped.
+ *
+ * @param shapes for each input by name; one whose dimensions are all fixed, or follow from symbolic dimensions of
+ * the inputs given, may be left out
+ * @throws GhostgradError when shapes contradict the declared ones or one another, or the operators' shape rules do
+ */
+export function specialise(graph: Graph, shapes: Readonly<Record<string, Shape>>, semantics: OperatorSemantics): TypedGraph {
+  const inputs = concreteInputs(graph, shapes);
+  const types = new Map<string, TensorType>(inputs.map(({ name, dtype, shape }) => [name, { dtype, shape }]));
+  const initializers = new Map(graph.initializers);
+  const literals = new Set(graph.literals);
+  for (const [name, { dtype, shape }] of initializers) types.set(name, { dtype, shape });
+  const foldable = (name: string): Tensor | undefined => {
+    const value = initializers.get(name);
+    return value && (literals.has(name) || !isFloat(value.dtype)) ? value : undefined;
+  };
+
+  const nodes: Node[] = [];
+  for (const node of graph.nodes) {
+    const operands = node.inputs.map((name) => (name === '' ? undefined : types.get(name)));
+    const inferred = semantics.infer(node, operands, node.inputs.map((name) => initializers.get(name)));
+    const outputs = node.outputs.map((name, i) => ({ name, type: inferred[i] })).filter(({ name }) => name !== '');
+    for (const { name, type } of outputs) {
+      if (type === undefined) throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${name}"` });
+      types.set(name, type);
+    }
+    const modest = inferred.every(({ shape }) => sizeOf(shape) <= maximumFolded);
+    const folded = modest ? semantics.fold(node, operands, node.inputs.map(foldable)) : undefined;
+    if (folded === undefined) {
+      nodes.push(node);
+      continue;
+    }
+    node.outputs.forEach((name, i) => {
+      const value = folded[i];
+      if (name === '' || value === undefined) return;
+      initializers.set(name, value);
+      literals.add(name);
+    });
+  }
+
+  const outputs = graph.outputs.map(({ name, ...declared }) => ({ name, ...(types.get(name) ?? declared) }));
+  return prune({ ...graph, inputs, outputs, nodes, initializers, literals, types });
+}
+
+type ConcreteInput = ValueInfo & TensorType;
+
+function concreteInputs(graph: Graph, shapes: Readonly<Record<string, Shape>>): readonly ConcreteInput[] {
+  const given = new Map(Object.entries(shapes));
+  const unknown = [...given.keys()].find((name) => !graph.inputs.some((input) => input.name === name));
+  if (unknown !== undefined) {
+    throw new GhostgradError({
+      what: 'a shape for an input that the model does not have', where: `graph "${graph.name}"`, found: `"${unknown}"`,
+      expected: `one of ${graph.inputs.map(({ name }) => `"${name}"`).join(', ')}`,
+    });
+  }
+  const symbols = new Map<string, { readonly size: number; readonly input: string }>();
+  for (const input of graph.inputs) {
+    const shape = given.get(input.name);
+    if (shape !== undefined) bindSymbols(input, shape, symbols);
+  }
+  return graph.inputs.map((input) => {
+    const shape = given.get(input.name) ?? input.shape?.map((d) => (typeof d === 'string' ? symbols.get(d)?.size ?? d : d));
+    if (shape === undefined || !isConcrete(shape)) {
+      throw new GhostgradError({
+        what: 'an input without a shape', where: `input "${input.name}"`,
+        found: input.shape === null ? 'an unknown rank' : showShape(shape ?? []), expected: 'a size for every dimension',
+        fix: `give its shape, e.g. ${input.name}=${(input.shape ?? []).map((d) => (typeof d === 'number' ? d : 1)).join()}`,
+      });
+    }
+    return { name: input.name, dtype: input.dtype, shape };
+  });
+}
+
+const isConcrete = (shape: readonly Dimension[]): shape is Shape => shape.every((d) => typeof d === 'number');
+
+function bindSymbols(
+  { name, shape: declared }: ValueInfo, shape: Shape, symbols: Map<string, { readonly size: number; readonly input: string }>,
+): void {
+  const refuse = (found: string, expected: string): never => {
+    throw new GhostgradError({ what: 'wrong input shape', where: `input "${name}"`, found, expected });
+  };
+  if (!shape.every((n) => Number.isSafeInteger(n) && n >= 0)) refuse(showShape(shape), 'whole numbers of at least 0');
+  if (declared === null) return;
+  if (declared.length !== shape.length) refuse(`${showShape(shape)} (rank ${shape.length})`, `${showShape(declared)} (rank ${declared.length})`);
+  declared.forEach((d, axis) => {
+    const size = shape[axis] ?? 0;
+    if (typeof d === 'number' && d !== size) refuse(`${showShape(shape)} with ${size} in axis ${axis}`, showShape(declared));
+    if (typeof d !== 'string') return;
+    const bound = symbols.get(d);
+    if (bound !== undefined && bound.size !== size) {
+      refuse(`${showShape(shape)} with ${d} = ${size} in axis ${axis}`, `${d} = ${bound.size}, as in input "${bound.input}"`);
+    }
+    symbols.set(d, bound ?? { size, input: name });
+  });
+}
