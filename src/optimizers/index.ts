@@ -1,0 +1,9 @@
+export { type AdamOptions, adam, adamw } from './adam.ts';
+export { type Gradients, type PlainGradient, type UsableGradient, plainGradient } from './gradient.ts';
+export { type Optimizer, type OptimizerState, type Parameters } from './optimizer.ts';
+export { type OptimizerName, type OptimizerSpec, buildOptimizer, optimizerNames } from './registry.ts';
+export {
+  type Schedule, type ScheduleName, type ScheduleOptions, buildSchedule, constant, cosine, exponential, linear, scheduleNames,
+  stepwise, withWarmup,
+} from './schedules.ts';
+export { type SgdOptions, sgd } from './sgd.ts';

@@ -1,0 +1,33 @@
+import { unknownName } from '../suggest.ts';
+import { type AdamOptions, adam, adamw } from './adam.ts';
+import type { Optimizer } from './optimizer.ts';
+import { type SgdOptions, sgd } from './sgd.ts';
+
+/** An optimizer as a recipe writes it: its name and its options side by side. */
+export type OptimizerSpec =
+  | { readonly name: 'sgd' } & SgdOptions
+  | { readonly name: 'adam' | 'adamw' } & AdamOptions;
+
+export type OptimizerName = OptimizerSpec['name'];
+
+/** Each reads and checks its own options. Adding an optimizer: one entry here, one member of {@link OptimizerSpec}. */
+const table: Readonly<Record<OptimizerName, (options: object) => Optimizer>> = {
+  sgd: (options) => sgd(options as SgdOptions),
+  adam,
+  adamw,
+};
+
+export const optimizerNames = Object.keys(table) as readonly OptimizerName[];
+
+const isOptimizerName = (name: string): name is OptimizerName => Object.hasOwn(table, name);
+
+/**
+ * The optimizer that a recipe's mapping describes, e.g. `{ name: 'sgd', learningRate: 0.5, momentum: 0.9 }`.
+ *
+ * @throws GhostgradError for an unknown name, or an unknown, missing or invalid option
+ */
+export function buildOptimizer(spec: OptimizerSpec): Optimizer {
+  const { name, ...options } = spec;
+  if (!isOptimizerName(name)) throw unknownName('optimizer', String(name), optimizerNames);
+  return table[name](options);
+}
