@@ -69,6 +69,8 @@ function parameterObstacles(
 export interface UseSite {
   readonly node: Node;
   readonly use: ParameterUse;
+  /** Whether a gradient flows on to another input of the node (not so in the first layer). */
+  readonly passesOn: boolean;
 }
 
 export interface Backward {
@@ -104,7 +106,7 @@ export function reverse(
         inputBatch: node.inputs.map((x) => batch.get(x)),
         outputBatch: node.outputs.map((x) => batch.get(x)),
       });
-      uses.set(v, [...(uses.get(v) ?? []), { node, use }]);
+      uses.set(v, [...(uses.get(v) ?? []), { node, use, passesOn: needed.some(Boolean) }]);
     });
     if (!needed.some(Boolean)) continue;
     const gradients = operator.gradient(context);

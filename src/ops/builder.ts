@@ -157,11 +157,16 @@ function finish(
     inputs: inputs.map((v) => ({ name: v.name, ...types.get(v.name)! })),
     outputs: outputs.map(([to]) => ({ name: to, ...allTypes.get(to)! })),
     initializers: new Map([...constants].filter(([value]) => needed.has(value))),
+    literals: new Set([...constants.keys()].filter((value) => needed.has(value) && !parameterLike(base, value))),
     nodes: kept.reverse(),
     types: allTypes,
     metadata: base?.metadata ?? {},
   };
 }
+
+/** Whether a constant came as an initializer of the base graph: something that training may change. */
+const parameterLike = (base: Graph | undefined, value: Value): boolean =>
+  base?.initializers.has(value) === true && base.literals?.has(value) !== true;
 
 /** Small words over {@link GraphBuilder} that gradient rules and the step's emitter are written in. */
 export const add = (b: GraphBuilder, x: Value, y: Value): Value => b.op('Add', [x, y]);

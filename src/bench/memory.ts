@@ -1,0 +1,27 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+
+/** Resident memory of this process in MiB, now and at its highest since {@link resetPeak}. */
+export interface ResidentMemory {
+  readonly current: number;
+  readonly peak: number;
+}
+
+/** Reads the kernel's account on Linux; elsewhere the process's own (its peak then counts from the start). */
+export function residentMemory(): ResidentMemory {
+  try {
+    const status = readFileSync('/proc/self/status', 'utf8');
+    const field = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+) kB`, 'm').exec(status)?.[1]) / 1024;
+    return { current: field('VmRSS'), peak: field('VmHWM') };
+  } catch {
+    return { current: process.memoryUsage.rss() / 2 ** 20, peak: process.resourceUsage().maxRSS / 1024 };
+  }
+}
+
+/** Lets the peak count from now on, where the kernel can. */
+export function resetPeak(): void {
+  try {
+    writeFileSync('/proc/self/clear_refs', '5');
+  } catch {
+    // Without it the peak counts from the start of the process, which only makes the figure larger.
+  }
+}

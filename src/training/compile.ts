@@ -1,0 +1,132 @@
+import { type Violation, proofBatchSize, traceBatch } from '../autodiff/batch-independence.ts';
+import { type GradientPath, type Obstacle, gradientPath } from '../autodiff/reverse.ts';
+import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
+import { GhostgradError } from '../errors.ts';
+import { type Graph, type TypedGraph, showShape } from '../graph/ir.ts';
+import { specialise } from '../graph/specialise.ts';
+import { type BatchAxis, leading } from '../ops/batch.ts';
+import type { Value } from '../ops/builder.ts';
+import { operatorOf, semantics } from '../ops/table.ts';
+import type { Shape, TensorType } from '../tensor/tensor.ts';
+import { type LossName, attachLoss, labelsInput } from './loss.ts';
+
+/** What is to be trained, and on what; the same whatever the batch size. */
+export interface Task {
+  readonly model: Graph;
+  readonly loss: LossName;
+  /** The output that the loss is taken of; by default the model's only one. */
+  readonly output?: string | undefined;
+  /** `all`, or patterns of parameter names (`*` stands for any characters). Default `all`. */
+  readonly trainable?: 'all' | readonly string[] | undefined;
+  /** Shape of one example for each input, without the batch axis; by default as the model declares it. */
+  readonly exampleShapes?: Readonly<Record<string, Shape>> | undefined;
+}
+
+/** A task proved fit for private training. */
+export interface Analysis {
+  readonly task: Task;
+  readonly parameters: readonly string[];
+  readonly batch: ReadonlyMap<Value, BatchAxis>;
+  readonly violations: readonly Violation[];
+  readonly obstacles: readonly Obstacle[];
+}
+
+/** Follows the batch and the gradients through the model; lists everything that stands in the way. */
+export function analyse(task: Task): Analysis {
+  const { graph, loss, batchInputs } = atBatchSize(task, proofBatchSize);
+  const trace = traceBatch(graph, batchInputs);
+  const wanted = trainableParameters(graph, task.trainable ?? 'all');
+  const path = gradientPath(graph, wanted, loss, trace.batch);
+  const lossAxis = trace.batch.get(loss);
+  const mixed = trace.violations.length === 0 && (lossAxis?.axis !== 0 || lossAxis.before !== 1 || lossAxis.after !== 1)
+    ? [{ node: '', operator: 'loss', axis: 0, reason: 'the rows of the loss are not the examples of the batch', fix: 'let the loss have one value an example' }]
+    : [];
+  return {
+    task, batch: trace.batch, violations: [...trace.violations, ...mixed], obstacles: path.obstacles,
+    parameters: [...path.parameters],
+  };
+}
+
+/** Throws one GhostgradError that names everything in the way of private training. */
+export function requireTrainable(analysis: Analysis): void {
+  const problems = [
+    ...analysis.violations.map((v) => `node "${v.node}" (${v.operator}), axis ${v.axis}: ${v.reason}. Fix: ${v.fix}`),
+    ...analysis.obstacles.map((o) => `node "${o.node}" (${o.operator}): ${o.reason}. Fix: ${o.fix}`),
+  ];
+  if (problems.length > 0) {
+    throw new GhostgradError({
+      what: analysis.violations.length > 0 ? 'the model lets examples mix, so no per-example bound exists' : 'the model cannot be differentiated',
+      where: 'model', found: `\n    ${problems.join('\n    ')}`,
+      expected: 'every row of the loss to depend on its own example, by differentiable operators',
+      fix: 'as said for each node; `ghostgrad explain MODEL` shows the whole picture',
+    });
+  }
+  if (analysis.parameters.length === 0) {
+    throw new GhostgradError({
+      what: 'nothing to train', where: 'trainable', found: JSON.stringify(analysis.task.trainable ?? 'all'),
+      expected: 'at least one float initializer that the loss depends on', fix: 'check the patterns, and `ghostgrad explain MODEL`',
+    });
+  }
+}
+
+/** The step graph for physical batches of `rows` rows. */
+export function compileTask(analysis: Analysis, rows: number, options: StepOptions): StepGraph {
+  const { graph, loss } = atBatchSize(analysis.task, rows);
+  const wanted = new Set(analysis.parameters);
+  const withInputs = parametersAsInputs(graph, wanted);
+  const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
+  return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss }, options);
+}
+
+interface AtBatchSize {
+  readonly graph: TypedGraph;
+  readonly loss: Value;
+  readonly labels?: TensorType;
+  readonly batchInputs: ReadonlyMap<Value, BatchAxis>;
+}
+
+/** The model with its loss, every shape fixed for batches of `rows` rows. */
+export function atBatchSize(task: Task, rows: number): AtBatchSize {
+  const shapes = Object.fromEntries(task.model.inputs.map((input) => [input.name, [rows, ...exampleShape(task, input.name)]]));
+  const typed = specialise(task.model, shapes, semantics);
+  const { graph, loss, labels } = attachLoss(typed, task.loss, task.output);
+  const names = [...Object.keys(shapes), ...(labels === undefined ? [] : [labelsInput])];
+  return { graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
+}
+
+/** The shape of one example of an input. Throws GhostgradError when neither the task nor the model says it. */
+export function exampleShape(task: Pick<Task, 'model' | 'exampleShapes'>, input: string): Shape {
+  const given = task.exampleShapes?.[input];
+  if (given !== undefined) return given;
+  const declared = task.model.inputs.find(({ name }) => name === input)?.shape;
+  const rest = declared?.slice(1);
+  if (rest === undefined || !rest.every((n) => typeof n === 'number')) {
+    throw new GhostgradError({
+      what: 'the shape of an input is not known', where: `input "${input}"`,
+      found: declared ? showShape(declared) : 'no declared shape', expected: 'a fixed shape for one example',
+      fix: `give it, e.g. --shape ${input}=BATCH,128`,
+    });
+  }
+  return rest;
+}
+
+/** Float initializers (not literals) that match, less those that an operator keeps as statistics. */
+function trainableParameters(graph: TypedGraph, trainable: 'all' | readonly string[]): Set<Value> {
+  const untrained = new Set(graph.nodes.flatMap((node) => (operatorOf(node).untrained ?? []).map((i) => node.inputs[i] ?? '')));
+  const patterns = trainable === 'all' ? [/.*/] : trainable.map(wildcard);
+  return new Set([...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
+    && graph.literals?.has(name) !== true && !untrained.has(name) && patterns.some((p) => p.test(name))).map(([name]) => name));
+}
+
+const wildcard = (pattern: string): RegExp =>
+  new RegExp(`^${pattern.split('*').map((s) => s.replace(/[.+?^${}()|[\]\\]/g, '\\$&')).join('.*')}$`);
+
+/** Trainable parameters become inputs: the step graph stays small, and the same session serves every step. */
+function parametersAsInputs(graph: TypedGraph, parameters: ReadonlySet<Value>): TypedGraph {
+  const inputs = [...parameters].map((name) => ({ name, ...graph.types.get(name)! }));
+  return {
+    ...graph,
+    inputs: [...graph.inputs, ...inputs],
+    initializers: new Map([...graph.initializers].filter(([name]) => !parameters.has(name))),
+  };
+}

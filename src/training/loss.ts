@@ -1,0 +1,111 @@
+import { GhostgradError } from '../errors.ts';
+import { type TypedGraph, showType } from '../graph/ir.ts';
+import {
+  type GraphBuilder, type Value, graphBuilder, mul, neg, reduceMean, reduceSum, reshape, sub, where,
+} from '../ops/builder.ts';
+import { semantics } from '../ops/table.ts';
+import { type TensorType, int64, isFloat } from '../tensor/tensor.ts';
+
+/** A loss by name, or `output:<name>`: an output of the model that is already one loss a row, [B]. */
+export type LossName = 'cross-entropy' | 'binary-cross-entropy' | 'mse' | `output:${string}`;
+
+/** The graph's input that takes the labels. */
+export const labelsInput = 'ghostgrad.labels';
+
+export interface WithLoss {
+  readonly graph: TypedGraph;
+  /** [B] float32, one loss a row. */
+  readonly loss: Value;
+  /** Type of the labels; absent where the loss is an output of the model. */
+  readonly labels?: TensorType;
+}
+
+interface Loss {
+  /** Type of the labels for a model output, or undefined when the output does not fit. */
+  readonly labels: (output: TensorType) => TensorType | undefined;
+  readonly expected: string;
+  readonly emit: (b: GraphBuilder, output: Value, labels: Value) => Value;
+}
+
+const rowsOnly = (b: GraphBuilder, x: Value) => b.shape(x).map((_, axis) => axis).slice(1);
+
+const losses: { readonly [name: string]: Loss } = {
+  'cross-entropy': {
+    expected: 'logits of shape [batch, classes]',
+    labels: ({ shape }) => (shape.length === 2 ? { dtype: 'int64', shape: [shape[0]!] } : undefined),
+    emit: (b, logits, labels) => {
+      const [rows, classes] = b.shape(logits) as [number, number];
+      const logProbabilities = b.op('LogSoftmax', [logits], { axis: { type: 'int', value: -1 } });
+      const column = b.constant(int64(Array.from({ length: classes }, (_, i) => i)));
+      const isLabel = b.op('Equal', [reshape(b, labels, [rows, 1]), column]);
+      // Selection, not multiplication: the logarithm of another class's probability may be -Infinity.
+      return neg(b, reduceSum(b, where(b, isLabel, logProbabilities, b.scalar(0)), [1]));
+    },
+  },
+  'binary-cross-entropy': {
+    expected: 'logits of shape [batch] or [batch, outputs]',
+    labels: (output) => ({ dtype: 'float32', shape: output.shape }),
+    // log(1 + e^z) − y·z, the mean over the outputs of a row.
+    emit: (b, z, y) => reduceMean(b, sub(b, b.op('Softplus', [z]), mul(b, y, z)), rowsOnly(b, z)),
+  },
+  mse: {
+    expected: 'predictions of shape [batch, …]',
+    labels: (output) => ({ dtype: 'float32', shape: output.shape }),
+    emit: (b, prediction, target) => {
+      const difference = sub(b, prediction, target);
+      return reduceMean(b, mul(b, difference, difference), rowsOnly(b, difference));
+    },
+  },
+};
+
+export const lossNames = Object.keys(losses);
+
+/**
+ * Appends a loss to a graph. `output` names the model's output; by default the only one.
+ * Throws GhostgradError when the output does not exist or does not fit the loss.
+ */
+export function attachLoss(graph: TypedGraph, name: LossName, output?: string): WithLoss {
+  if (name.startsWith('output:')) return ownLoss(graph, name.slice('output:'.length));
+  const loss = losses[name];
+  if (loss === undefined) {
+    throw new GhostgradError({
+      what: 'unknown loss', where: 'loss', found: name, expected: [...lossNames, 'output:<name>'].join(' | '),
+    });
+  }
+  const chosen = chooseOutput(graph, output);
+  const type = graph.types.get(chosen)!;
+  const labels = isFloat(type.dtype) && type.shape.length >= 1 ? loss.labels(type) : undefined;
+  if (labels === undefined) {
+    throw new GhostgradError({
+      what: `the model's output does not fit the loss ${name}`, where: `output "${chosen}"`, found: showType(type),
+      expected: loss.expected, fix: 'choose another output or another loss',
+    });
+  }
+  const b = graphBuilder(semantics, graph);
+  const value = loss.emit(b, chosen, b.input(labelsInput, labels));
+  return { graph: b.build([[value, value]]), loss: value, labels };
+}
+
+function ownLoss(graph: TypedGraph, output: string): WithLoss {
+  const chosen = chooseOutput(graph, output);
+  const type = graph.types.get(chosen)!;
+  if (type.dtype !== 'float32' || type.shape.length !== 1) {
+    throw new GhostgradError({
+      what: 'the output is not one loss a row', where: `output "${chosen}"`, found: showType(type), expected: 'float32[batch]',
+      fix: 'let the model output the loss of each example, not their mean',
+    });
+  }
+  return { graph, loss: chosen };
+}
+
+function chooseOutput(graph: TypedGraph, name: string | undefined): string {
+  const names = graph.outputs.map((o) => o.name);
+  if (name !== undefined && names.includes(name)) return name;
+  const [only] = names;
+  if (name === undefined && names.length === 1 && only !== undefined) return only;
+  throw new GhostgradError({
+    what: name === undefined ? 'the model has several outputs' : 'the model has no such output',
+    where: 'output', ...(name !== undefined && { found: name }), expected: `one of ${names.join(', ')}`,
+    fix: 'name the output that the loss is taken of',
+  });
+}
