@@ -1,10 +1,13 @@
 import { closest } from 'fastest-levenshtein';
 import { GhostgradError } from '../errors.ts';
 import { type Node, type OperatorSemantics, showNode } from '../graph/ir.ts';
+import { convolution } from './convolution.ts';
 import { linear } from './linear.ts';
+import { normalization } from './normalization.ts';
 import type { Operator } from './operator.ts';
+import { pooling } from './pooling.ts';
 
-const families = { ...linear };
+const families = { ...linear, ...convolution, ...pooling, ...normalization };
 
 /** The operators known: ONNX names, or `domain:Name` outside the standard set. */
 export type OperatorName = keyof typeof families;
@@ -34,7 +37,7 @@ export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator
 
 /** What specialisation needs to know of the table. */
 export const semantics: OperatorSemantics = {
-  infer: (node, inputs, constants) => operatorOf(node).shape({ node, inputs, constants }),
+  infer: (node, inputs, constants) => operatorOf(node).shape({ node, inputs, constants }).slice(0, node.outputs.length),
   fold: (node, inputs, constants) => {
     const given = node.inputs.findLastIndex((v) => v !== '') + 1;
     const known = constants.slice(0, given).filter((t) => t !== undefined);

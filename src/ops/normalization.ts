@@ -1,0 +1,345 @@
+import { GhostgradError } from '../errors.ts';
+import {
+  type Node, float, floatAttribute, int, intAttribute, ints, intsAttribute, showNode, showShape,
+} from '../graph/ir.ts';
+import { type Shape, type TensorType, sizeOf } from '../tensor/tensor.ts';
+import { sameBatch } from './batch.ts';
+import {
+  type GraphBuilder, type Value, add, div, filled, mul, reduceMean, reduceSum, reduceSumSquare, reshape, scale, sub, sumTo,
+  where,
+} from './builder.ts';
+import { rowsAligned } from './layout.ts';
+import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
+import type {
+  BatchContext, BatchResult, GradientContext, OperandContext, Operator, ParameterContext, ParameterUse,
+} from './operator.ts';
+
+/** x (any shape that splits into groups) standardised over each group of `size` consecutive elements. */
+interface Standardised {
+  /** [groups, size]: zero mean, unit variance. */
+  readonly value: Value;
+  /** [groups, 1]: 1 / sqrt(variance + epsilon). */
+  readonly inverse: Value;
+}
+
+/** One fused kernel, LayerNormalization with scale 1, gives both. */
+function standardise(b: GraphBuilder, x: Value, size: number, epsilon: number): Standardised {
+  const groups = sizeOf(b.shape(x)) / size;
+  const [value, , inverse] = b.ops(
+    'LayerNormalization', [reshape(b, x, [groups, size]), filled(b, 1, [size], b.type(x).dtype)], 3,
+    { axis: int(1), epsilon: float(epsilon) },
+  );
+  return { value: value!, inverse: inverse! };
+}
+
+/** Gradient behind a standardisation: what is left of g [groups, size] after its mean and its part along the value. */
+function behind(b: GraphBuilder, g: Value, { value, inverse }: Standardised): Value {
+  const mean = reduceMean(b, g, [1], true);
+  const part = reduceMean(b, mul(b, g, value), [1], true);
+  return mul(b, sub(b, sub(b, g, mean), mul(b, value, part)), inverse);
+}
+
+/** The gradient of the first output; statistics given out beside it have none. */
+function firstGradient(context: Pick<GradientContext, 'node' | 'outputGradients'>): Value {
+  const other = context.outputGradients.findIndex((g, i) => i > 0 && g !== undefined);
+  if (other > 0) {
+    throw new GhostgradError({
+      what: `output ${other} of ${context.node.op} has no gradient`, where: showNode(context.node),
+      found: 'a loss that depends on a statistic of the normalisation',
+      fix: 'compute that statistic with ReduceMean, or freeze what lies before the node',
+    });
+  }
+  return outputGradient(context);
+}
+
+/** What differs between the normalisations that scale and shift a standardised input. */
+interface ScaledNorm {
+  /** How many consecutive elements are standardised together. */
+  readonly size: (node: Node, x: Shape) => number;
+  /** How many axes of x lie behind the one that the scale's last axis meets. */
+  readonly trailing: (x: Shape) => number;
+}
+
+const epsilonOf = (node: Node): number => floatAttribute(node, 'epsilon', 1e-5);
+
+/** A vector per channel lined up with axis 1 of a value with `trailing` axes behind that. */
+const lineUp = (b: GraphBuilder, v: Value, trailing: number): Value =>
+  reshape(b, v, [...b.shape(v), ...Array<number>(trailing).fill(1)]);
+
+const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'parameter'> => ({
+  gradient: (context) => {
+    const { b, node, inputs, needed } = context;
+    const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2] ?? ''];
+    const dY = firstGradient(context);
+    const shape = b.shape(x);
+    const behindScale = trailing(shape);
+    const standard = standardise(b, x, size(node, shape), epsilonOf(node));
+    const inputGradient = (): Value => {
+      const g = mul(b, dY, lineUp(b, s, behindScale));
+      return reshape(b, behind(b, reshape(b, g, b.shape(standard.value)), standard), shape);
+    };
+    const sumLike = (g: Value, v: Value): Value =>
+      reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(behindScale).fill(1)]), b.shape(v));
+    return [
+      needed[0] === true ? inputGradient() : undefined,
+      needed[1] === true ? sumLike(mul(b, dY, reshape(b, standard.value, shape)), s) : undefined,
+      needed[2] === true && bias !== '' ? sumLike(dY, bias) : undefined,
+    ];
+  },
+  parameter: (context) => {
+    const { b, node, inputs } = context;
+    const shape = b.shape(inputs[0]!);
+    const standardised = () => reshape(b, standardise(b, inputs[0]!, size(node, shape), epsilonOf(node)).value, shape);
+    return scaleOrBias(context, trailing(shape), standardised);
+  },
+});
+
+/** The use of a scale (input 1) or a bias (input 2) that meets `normalised`. */
+function scaleOrBias(context: ParameterContext, trailing: number, normalised: () => Value): ParameterUse {
+  const { b, index, outputBatch } = context;
+  const dY = firstGradient(context);
+  const gradient = index === 1 ? mul(b, dY, normalised()) : dY;
+  return { kind: 'broadcast', gradient: rowsAligned(b, gradient, batchOf(context, outputBatch[0])), trailing };
+}
+
+const axisOf = (node: Node, rank: number): number => {
+  const axis = intAttribute(node, 'axis', -1);
+  return axis < 0 ? axis + rank : axis;
+};
+
+const layerNormalization: Operator = {
+  shape: (context) => {
+    const [x, s] = [operand(context, 0), operand(context, 1)];
+    const rank = x.shape.length;
+    const axis = axisOf(context.node, rank);
+    const fits = ({ shape }: TensorType) => shape.length <= rank
+      && shape.every((n, i) => n === 1 || n === x.shape[rank - shape.length + i]);
+    if (axis < 0 || axis >= rank || ![s, context.inputs[2]].every((t) => t === undefined || fits(t))) {
+      throw badOperands(context, `input ${showShape(x.shape)}, axis ${axis}, scale ${showShape(s.shape)}`,
+        'an axis of the input, and a scale and a bias that broadcast to it');
+    }
+    const statistic: TensorType = { dtype: 'float32', shape: x.shape.map((n, i) => (i < axis ? n : 1)) };
+    return [x, statistic, statistic];
+  },
+  batch: ({ node, inputs, batch, outputs }) => {
+    const rank = inputs[0]?.shape.length ?? 0;
+    const placed = batch.map((at, i) => (at === undefined ? undefined : { ...at, axis: at.axis + rank - inputs[i]!.shape.length }));
+    const at = placed.find((p) => p !== undefined);
+    const misplaced = placed.findIndex((p, i) => p !== undefined && at !== undefined
+      && (!sameBatch(p, at) || inputs[i]?.shape[batch[i]!.axis] !== inputs[0]?.shape[at.axis]));
+    if (misplaced >= 0) {
+      return violation(batch[misplaced]!.axis, 'scales or shifts one example by values of another',
+        'align the batch axes of the input, the scale and the bias');
+    }
+    if (at !== undefined && at.axis >= axisOf(node, rank)) {
+      return violation(at.axis, `normalises over the batch axis (axis ${at.axis})`, 'normalise over the features only');
+    }
+    return outputs.map((_, i) => (i === 0 || placed[0] !== undefined ? at : undefined));
+  },
+  ...scaledNormRules({ size: (node, x) => sizeOf(x.slice(axisOf(node, x.length))), trailing: () => 0 }),
+};
+
+function channelsType(context: OperandContext, vectors: readonly number[], leastRank: number): TensorType {
+  const x = operand(context, 0);
+  const others = vectors.map((i) => operand(context, i).shape);
+  if (x.shape.length < leastRank || !others.every((v) => v.length === 1 && v[0] === x.shape[1])) {
+    throw badOperands(context, `input ${showShape(x.shape)} with ${others.map(showShape).join(', ')}`,
+      'an input [N, C, ...] and vectors of C numbers');
+  }
+  return x;
+}
+
+/** The statistics are each image's own, so the batch must lie in axis 0; scale and bias are everyone's. */
+function perImageBatch({ node, batch, outputs }: BatchContext): BatchResult {
+  const shared = batch.find((at, i) => i > 0 && at !== undefined);
+  if (shared !== undefined) {
+    return violation(shared.axis, `${node.op} takes a scale or bias that depends on the examples`,
+      'multiply and add it after the normalisation instead');
+  }
+  const at = batch[0];
+  if (at !== undefined && at.axis !== 0) {
+    return violation(at.axis, `normalises over the batch (axis ${at.axis})`, 'put the batch in axis 0 of the input');
+  }
+  return outputs.map(() => at);
+}
+
+const behindChannels = (x: Shape): number => x.length - 2;
+
+const groupNormalization: Operator = {
+  shape: (context) => {
+    const x = channelsType(context, [1, 2], 2);
+    const groups = intAttribute(context.node, 'num_groups', 0);
+    if (groups < 1 || x.shape[1]! % groups !== 0) {
+      throw badOperands(context, `${groups} groups of ${x.shape[1]} channels`, 'a number of groups that divides the channels');
+    }
+    return [x];
+  },
+  batch: perImageBatch,
+  ...scaledNormRules({
+    size: (node, x) => sizeOf(x.slice(1)) / intAttribute(node, 'num_groups', 1), trailing: behindChannels,
+  }),
+};
+
+const instanceNormalization: Operator = {
+  shape: (context) => [channelsType(context, [1, 2], 3)],
+  batch: perImageBatch,
+  ...scaledNormRules({ size: (_, x) => sizeOf(x.slice(2)), trailing: behindChannels }),
+};
+
+const isTraining = (node: Node): boolean => intAttribute(node, 'training_mode', 0) !== 0;
+const freezeBatchNorm = 'export the model in evaluation mode (frozen statistics), or replace BatchNorm by GroupNorm';
+
+function assertFrozen(node: Node): void {
+  if (!isTraining(node)) return;
+  throw new GhostgradError({
+    what: 'BatchNormalization in training mode has no per-example gradient', where: showNode(node),
+    found: 'training_mode = 1: every example is normalised by the statistics of its batch',
+    expected: 'frozen statistics, or a normalisation within each example', fix: freezeBatchNorm,
+  });
+}
+
+const batchNormalization: Operator = {
+  shape: (context) => {
+    const x = channelsType(context, [1, 2, 3, 4], 2);
+    const statistic: TensorType = { dtype: operand(context, 3).dtype, shape: [x.shape[1]!] };
+    return [x, statistic, statistic];
+  },
+  batch: ({ node, batch, outputs }) => {
+    const at = batch[0];
+    if (isTraining(node)) {
+      return violation(at?.axis ?? 0, 'normalises by statistics of the batch, so every example depends on all others', freezeBatchNorm);
+    }
+    const shared = batch.find((a, i) => i > 0 && a !== undefined);
+    if (shared !== undefined || at?.axis === 1) {
+      return violation(shared?.axis ?? 1, 'normalises by statistics that depend on the examples', freezeBatchNorm);
+    }
+    return outputs.map((_, i) => (i === 0 ? at : undefined));
+  },
+  // With frozen statistics an affine map of each channel.
+  gradient: (context) => {
+    const { b, node, inputs, needed } = context;
+    assertFrozen(node);
+    const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2]!];
+    const dY = firstGradient(context);
+    const trailing = b.shape(x).length - 2;
+    const perChannel = (g: Value, v: Value) => reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
+    return [
+      needed[0] === true ? mul(b, dY, lineUp(b, div(b, s, deviation(context)), trailing)) : undefined,
+      needed[1] === true ? perChannel(mul(b, dY, frozenNormalised(context)), s) : undefined,
+      needed[2] === true ? perChannel(dY, bias) : undefined,
+    ];
+  },
+  parameter: (context) => {
+    assertFrozen(context.node);
+    return scaleOrBias(context, context.b.shape(context.inputs[0]!).length - 2, () => frozenNormalised(context));
+  },
+  untrained: [3, 4],
+};
+
+/** sqrt(running variance + epsilon), one for each channel. */
+const deviation = ({ b, node, inputs }: GradientContext): Value =>
+  b.op('Sqrt', [add(b, inputs[4]!, b.scalar(epsilonOf(node), b.type(inputs[4]!).dtype))]);
+
+function frozenNormalised(context: GradientContext): Value {
+  const { b, inputs } = context;
+  const trailing = b.shape(inputs[0]!).length - 2;
+  return div(b, sub(b, inputs[0]!, lineUp(b, inputs[3]!, trailing)), lineUp(b, deviation(context), trailing));
+}
+
+/** The batch must stay out of the axes that are normalised together. */
+function outsideAxes({ inputs, batch }: BatchContext, axesOf: (rank: number) => readonly number[]): BatchResult {
+  const at = batch[0];
+  if (at !== undefined && axesOf(inputs[0]?.shape.length ?? 0).includes(at.axis)) {
+    return violation(at.axis, `normalises over the batch axis (axis ${at.axis})`, 'normalise over the features only');
+  }
+  return [at];
+}
+
+const lpNormalization: Operator = {
+  shape: (context) => {
+    const x = operand(context, 0);
+    const [axis, p] = [axisOf(context.node, x.shape.length), intAttribute(context.node, 'p', 2)];
+    if (axis < 0 || axis >= x.shape.length || (p !== 1 && p !== 2)) {
+      throw badOperands(context, `input ${showShape(x.shape)}, axis ${axis}, p = ${p}`, 'an axis of the input, and p = 1 or 2');
+    }
+    return [x];
+  },
+  batch: (context) => outsideAxes(context, (rank) => [axisOf(context.node, rank)]),
+  // y = x / n: dx = (dy - n'·Σ dy·y) / n, where n' is y for the 2-norm and sign(x) for the 1-norm; 0 where n = 0.
+  gradient: (context) => {
+    const { b, node, inputs, outputs } = context;
+    const [x, y, dY] = [inputs[0]!, outputs[0]!, outputGradient(context)];
+    const axes = [axisOf(node, b.shape(x).length)];
+    const one = intAttribute(node, 'p', 2) === 1;
+    const norm = one ? reduceSum(b, b.op('Abs', [x]), axes, true) : b.op('Sqrt', [reduceSumSquare(b, x, axes, true)]);
+    const zero = b.scalar(0, b.type(x).dtype);
+    const inverse = where(b, b.op('Equal', [norm, zero]), zero, div(b, b.scalar(1, b.type(x).dtype), norm));
+    const part = mul(b, one ? b.op('Sign', [x]) : y, reduceSum(b, mul(b, dY, y), axes, true));
+    return [mul(b, sub(b, dY, part), inverse)];
+  },
+};
+
+const varianceAxes = (node: Node) => (rank: number): readonly number[] =>
+  intsAttribute(node, 'axes', [0, 2, 3]).map((axis) => (axis < 0 ? axis + rank : axis));
+
+const meanVarianceNormalization: Operator = {
+  shape: (context) => {
+    const x = operand(context, 0);
+    const axes = varianceAxes(context.node)(x.shape.length);
+    if (axes.some((axis) => axis < 0 || axis >= x.shape.length)) {
+      throw badOperands(context, `input ${showShape(x.shape)}, axes ${showShape(axes)}`, 'axes of the input');
+    }
+    return [x];
+  },
+  batch: (context) => outsideAxes(context, varianceAxes(context.node)),
+  gradient: (context) => {
+    const { b, node, inputs, outputs } = context;
+    const [x, y, dY] = [inputs[0]!, outputs[0]!, outputGradient(context)];
+    const axes = varianceAxes(node)(b.shape(x).length);
+    const centred = sub(b, x, reduceMean(b, x, axes, true));
+    const variance = reduceMean(b, mul(b, centred, centred), axes, true);
+    const along = mul(b, y, reduceMean(b, mul(b, dY, y), axes, true));
+    return [div(b, sub(b, sub(b, dY, reduceMean(b, dY, axes, true)), along), b.op('Sqrt', [variance]))];
+  },
+};
+
+/** Sums over windows along the channels: `before` channels in front of each one and `after` behind it. */
+function channelSums(b: GraphBuilder, x: Value, before: number, after: number): Value {
+  const shape = b.shape(x);
+  const size = before + after + 1;
+  const flat = reshape(b, x, [shape[0]!, 1, shape[1]!, sizeOf(shape.slice(2))]);
+  const mean = b.op('AveragePool', [flat], {
+    kernel_shape: ints([size, 1]), pads: ints([before, 0, after, 0]), count_include_pad: int(1),
+  });
+  return reshape(b, scale(b, mean, size), shape);
+}
+
+const lrn: Operator = {
+  shape: (context) => {
+    const x = operand(context, 0);
+    const size = intAttribute(context.node, 'size', 0);
+    if (x.shape.length < 3 || size < 1) throw badOperands(context, `input ${showShape(x.shape)}, size ${size}`, 'an input [N, C, ...spatial] and a size');
+    return [x];
+  },
+  batch: (context) => outsideAxes(context, () => [1]),
+  // y = x·d^-β with d = bias + α/size·Σ x²: dx = dy·d^-β - (2αβ/size)·x·Σ dy·y/d over the mirrored windows.
+  gradient: (context) => {
+    const { b, node, inputs, outputs } = context;
+    const [x, y, dY] = [inputs[0]!, outputs[0]!, outputGradient(context)];
+    const size = intAttribute(node, 'size', 1);
+    const [alpha, beta] = [floatAttribute(node, 'alpha', 1e-4), floatAttribute(node, 'beta', 0.75)];
+    const [before, after] = [Math.floor((size - 1) / 2), Math.ceil((size - 1) / 2)];
+    const squares = scale(b, channelSums(b, mul(b, x, x), before, after), alpha / size);
+    const d = add(b, squares, b.scalar(floatAttribute(node, 'bias', 1), b.type(x).dtype));
+    const back = channelSums(b, div(b, mul(b, dY, y), d), after, before);
+    const direct = mul(b, dY, b.op('Pow', [d, b.scalar(-beta, b.type(x).dtype)]));
+    return [sub(b, direct, mul(b, x, scale(b, back, 2 * alpha * beta / size)))];
+  },
+};
+
+/** Normalisations. BatchNormalization is differentiated with frozen statistics only. */
+export const normalization = {
+  LayerNormalization: layerNormalization, GroupNormalization: groupNormalization,
+  InstanceNormalization: instanceNormalization, BatchNormalization: batchNormalization,
+  LpNormalization: lpNormalization, MeanVarianceNormalization: meanVarianceNormalization, LRN: lrn,
+} satisfies Record<string, Operator>;
