@@ -6,3 +6,4 @@ export type { ExternalData } from './decode-tensor.ts';
 export { prune } from './prune.ts';
 export { specialise } from './specialise.ts';
 export { verify } from './verify.ts';
+export { upgrade } from './upgrade.ts';
