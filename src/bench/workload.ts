@@ -1,9 +1,10 @@
 import type { Mode } from '../clipping/plan.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import type { TypedGraph } from '../graph/ir.ts';
-import { buildModel } from '../models/index.ts';
+import { buildModel, isModelName, modelNames } from '../models/index.ts';
 import { graphBuilder, matmul } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
+import { unknownName } from '../suggest.ts';
 import { analyse, compileTask, requireTrainable } from '../training/compile.ts';
 import { stepArithmetic } from '../training/explain.ts';
 
@@ -20,7 +21,8 @@ export function benchGraph(job: BenchJob): { graph: TypedGraph; flops: number } 
     const product = matmul(b, b.input('x', type), b.input('y', type));
     return { graph: b.build([['z', product]], 'gemm'), flops: 2 * job.size ** 3 };
   }
-  const analysis = analyse({ model: buildModel(job.model), loss: 'cross-entropy' });
+  if (!isModelName(job.model)) throw unknownName('model', job.model, modelNames);
+  const analysis = analyse({ model: buildModel(job.model, { seed: 1 }), loss: 'cross-entropy' });
   requireTrainable(analysis);
   const step = compileTask(analysis, job.batchSize, {
     mode: job.mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1,
