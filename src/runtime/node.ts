@@ -24,6 +24,8 @@ async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise
   // package alike; the runtime is found from this module, whatever the working directory.
   const worker = new Worker(`(${workerMain.toString()})(require)`, {
     eval: true,
+    // Loaders of the main thread (a TypeScript runner, say) are none of the worker's business.
+    execArgv: [],
     workerData: { runtime: createRequire(import.meta.url).resolve('onnxruntime-node') },
   });
   const call = caller(worker);
