@@ -1,0 +1,243 @@
+import { GhostgradError } from '../errors.ts';
+import { poissonSample } from '../random/poisson.ts';
+import { type Ratchet, type StepKeys, ratchet } from '../random/ratchet.ts';
+import { unknownName } from '../suggest.ts';
+import { type Accountant, type AccountantName, calibrate, prepareAccountant, resolved } from './accountant.ts';
+import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
+import { type PrivacyEvent, gaussian, poissonSampled, selfComposed } from './events.ts';
+import { type Groups, groupsOf, sensitivity } from './groups.ts';
+
+/** How the examples of a step are drawn. */
+export type Sampling = 'poisson' | 'full-batch' | 'truncated-poisson' | 'without-replacement';
+
+/**
+ * What differs between two neighbouring data sets: one example more (`add-remove`), one replaced by an example whose
+ * gradient is 0 (`zero-out`), or one replaced by any other (`replace-one`).
+ */
+export type Neighbors = 'add-remove' | 'zero-out' | 'replace-one';
+
+/** Where the noise lives: real numbers rounded to floats, or an integer grid. */
+export type Noise = 'float' | 'discrete';
+
+export interface PrivacyPlanOptions {
+  /** Number of examples, taken to be public: N of the sample rate and of the normaliser. */
+  readonly datasetSize: number;
+  /** Expected number of examples in a step, at most N and not necessarily whole; N itself under `full-batch`. */
+  readonly batchSize: number;
+  readonly steps: number;
+  /** The ε not to be exceeded; give it or `noiseMultiplier`. */
+  readonly epsilon?: number | undefined;
+  /** Noise standard deviation over the clipping norm; give it or `epsilon`. */
+  readonly noiseMultiplier?: number | undefined;
+  readonly delta: number;
+  /** Default `auto`. */
+  readonly accountant?: Accountant | undefined;
+  /** Default `poisson`. */
+  readonly sampling?: Sampling | undefined;
+  /** Default `add-remove`. */
+  readonly neighbors?: Neighbors | undefined;
+  /** Default `float`; `discrete` is refused until it exists. */
+  readonly noise?: Noise | undefined;
+  /** The trainable parameters and their thresholds; {@link flatGroup} for flat clipping. */
+  readonly groups: Groups;
+  /** How far rounding may take an example's true norm past its threshold, relative; the noise grows by as much. Default 1e-3. */
+  readonly rho?: number | undefined;
+  /** Makes the run reproducible and voids its guarantee. */
+  readonly seed?: number | string | undefined;
+}
+
+declare const planBrand: unique symbol;
+
+/**
+ * Everything that a private run's guarantee rests on, derived together so that no two parts can disagree.
+ * Immutable; only {@link privacyPlan} makes one.
+ */
+export interface PrivacyPlan {
+  readonly [planBrand]: true;
+  readonly datasetSize: number;
+  readonly batchSize: number;
+  /** batchSize / datasetSize. */
+  readonly sampleRate: number;
+  readonly steps: number;
+  /** Noise standard deviation over `clippingNorm`·(1 + rho). */
+  readonly noiseMultiplier: number;
+  readonly delta: number;
+  /** ε after all of `steps`. */
+  readonly epsilon: number;
+  readonly accountant: AccountantName;
+  readonly sampling: 'poisson' | 'full-batch';
+  readonly neighbors: Neighbors;
+  readonly noise: 'float';
+  readonly groups: Groups;
+  readonly rho: number;
+  /** √Σ C_k² over the groups. */
+  readonly clippingNorm: number;
+  /** The most by which the clipped sum of two neighbours differs in L2 norm, rounding allowance included. */
+  readonly sensitivity: number;
+  /** Standard deviation of the noise on each coordinate of the sum. */
+  readonly noiseDeviation: number;
+  /** What the noised sum is divided by: the expected batch size, public, whatever the draw. */
+  readonly normaliser: number;
+  /** What one step releases. */
+  readonly event: PrivacyEvent;
+  readonly seeded: boolean;
+  /** Doubts that do not stop the run, for the user to read. */
+  readonly warnings: readonly string[];
+  /** A fresh source of step keys: seeded when the plan is, else secret. */
+  startRatchet(): Ratchet;
+  /**
+   * The indices of the examples of a step, ascending, out of `rows` examples; may be empty. Uses up the sampling
+   * key. `rows` is the number of examples there are, by default the public `datasetSize`.
+   */
+  draw(keys: StepKeys, rows?: number): Uint32Array;
+  /** ε after `stepsDone` steps; cheap enough for every step. Throws GhostgradError when it exceeds the plan's steps. */
+  spent(stepsDone: number): number;
+}
+
+const genuine = new WeakSet<object>();
+
+/**
+ * The plan of a private run. Throws GhostgradError for options out of range or at odds, and for mechanisms that
+ * cannot be accounted for.
+ *
+ * The accounted event has σ = noiseDeviation / sensitivity. A replaced example moves the sum by up to twice the
+ * clipping norm, so under `replace-one` that is half of the noise multiplier. Zeroing an example out moves it
+ * by the norm once, as adding or removing does: with the normaliser public, the two neighbours' outputs are
+ * the same pair of distributions, Poisson-sampled or not, hence the same ε.
+ */
+export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
+  const { datasetSize, batchSize, steps, delta, accountant = 'auto', rho = 1e-3, seed } = options;
+  if (!(Number.isSafeInteger(datasetSize) && datasetSize >= 1)) throw outOfRange('datasetSize', datasetSize, 'a whole number of at least 1');
+  checkSteps(steps);
+  checkDelta(delta);
+  if (!(rho >= 0 && rho < 1)) throw outOfRange('rho', rho, 'at least 0 and less than 1');
+  const sampling = supportedSampling(options.sampling ?? 'poisson');
+  const neighbors = supportedNeighbors(options.neighbors ?? 'add-remove', sampling);
+  refuseDiscrete(options.noise ?? 'float');
+  const sampleRate = sampleRateOf(batchSize, datasetSize, sampling);
+  const groups = groupsOf(options.groups);
+  const clippingNorm = sensitivity(groups);
+
+  const units = neighbors === 'replace-one' ? 2 : 1;
+  const noiseMultiplier = noiseMultiplierOf(options, { sampleRate, units, accountant });
+  const event = poissonSampled(sampleRate, gaussian(noiseMultiplier / units));
+  const prepared = prepareAccountant(event, accountant);
+  const epsilon = resolved(prepared.epsilon(steps, delta));
+  const seeded = seed !== undefined;
+
+  const plan: Omit<PrivacyPlan, typeof planBrand> = {
+    datasetSize, batchSize, sampleRate, steps, noiseMultiplier, delta, epsilon,
+    accountant: prepared.name, sampling, neighbors, noise: 'float', groups, rho, clippingNorm,
+    sensitivity: units * clippingNorm * (1 + rho),
+    noiseDeviation: noiseMultiplier * clippingNorm * (1 + rho),
+    normaliser: batchSize,
+    event,
+    seeded,
+    warnings: warningsOf({ delta, datasetSize, epsilon, seeded }),
+    startRatchet: () => ratchet(seed),
+    draw: (keys, rows = datasetSize) => {
+      if (keys.seeded !== seeded) throw new GhostgradError({ what: 'keys from another ratchet than the privacy plan started' });
+      return keys.sampling.use((streamOf) => poissonSample(rows, sampleRate, streamOf('poisson')));
+    },
+    spent: (stepsDone) => {
+      if (!(Number.isSafeInteger(stepsDone) && stepsDone >= 0 && stepsDone <= steps)) {
+        throw outOfRange('stepsDone', stepsDone, `a whole number from 0 to the planned ${steps} steps`);
+      }
+      return prepared.epsilon(stepsDone, delta);
+    },
+  };
+  const frozen = Object.freeze({ ...plan, warnings: Object.freeze(plan.warnings) }) as PrivacyPlan;
+  genuine.add(frozen);
+  return frozen;
+}
+
+/** Throws GhostgradError unless {@link privacyPlan} made `plan`: a copy with other noise is not a plan. */
+export function assertPlan(plan: PrivacyPlan): void {
+  if (!genuine.has(plan)) throw new GhostgradError({ what: 'a privacy plan that privacyPlan() did not make' });
+}
+
+/** The event of `steps` steps under `plan`. */
+export const eventOf = (plan: PrivacyPlan, steps: number): PrivacyEvent => selfComposed(plan.event, steps);
+
+function noiseMultiplierOf(
+  { epsilon, noiseMultiplier, delta, steps }: PrivacyPlanOptions,
+  { sampleRate, units, accountant }: { readonly sampleRate: number; readonly units: number; readonly accountant: Accountant },
+): number {
+  if (noiseMultiplier !== undefined && epsilon !== undefined) {
+    throw new GhostgradError({
+      what: 'epsilon and noiseMultiplier are both given', where: 'privacy', found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`,
+      expected: 'one of them; the other follows', fix: 'remove one',
+    });
+  }
+  if (noiseMultiplier !== undefined) {
+    checkNoiseMultiplier(noiseMultiplier);
+    return noiseMultiplier;
+  }
+  if (epsilon === undefined) {
+    throw new GhostgradError({ what: 'neither epsilon nor noiseMultiplier is given', where: 'privacy', expected: 'one of them', fix: 'e.g. epsilon: 3' });
+  }
+  checkEpsilon(epsilon);
+  return units * calibrate({ epsilon, delta, sampleRate, steps, accountant }).noiseMultiplier;
+}
+
+function sampleRateOf(batchSize: number, datasetSize: number, sampling: 'poisson' | 'full-batch'): number {
+  if (!(batchSize > 0 && batchSize <= datasetSize)) {
+    throw outOfRange('batchSize', batchSize, `more than 0 and at most the ${datasetSize} examples`);
+  }
+  if (sampling === 'full-batch' && batchSize !== datasetSize) {
+    throw new GhostgradError({
+      what: 'full-batch sampling with a smaller batch', where: 'batchSize', found: String(batchSize),
+      expected: `all ${datasetSize} examples`, fix: `batchSize: ${datasetSize}, or sampling: poisson`,
+    });
+  }
+  return batchSize / datasetSize;
+}
+
+const samplings: { readonly [S in Sampling]: true | string } = {
+  'poisson': true,
+  'full-batch': true,
+  'truncated-poisson': 'cutting a draw short changes its distribution, and no accountant here covers that yet',
+  'without-replacement': 'batches of a fixed size are not Poisson draws, and no accountant here covers them yet',
+};
+
+function supportedSampling(name: Sampling): 'poisson' | 'full-batch' {
+  if (!Object.hasOwn(samplings, name)) throw unknownName('sampling', String(name), Object.keys(samplings), 'privacy.sampling');
+  if (name === 'poisson' || name === 'full-batch') return name;
+  throw new GhostgradError({
+    what: `sampling "${name}" cannot be used: ${samplings[name]}`, where: 'privacy.sampling', expected: 'poisson or full-batch', fix: 'sampling: poisson',
+  });
+}
+
+function supportedNeighbors(name: Neighbors, sampling: 'poisson' | 'full-batch'): Neighbors {
+  const all: readonly Neighbors[] = ['add-remove', 'zero-out', 'replace-one'];
+  if (!all.includes(name)) throw unknownName('neighbouring relation', String(name), all, 'privacy.neighbors');
+  if (name === 'replace-one' && sampling === 'poisson') {
+    throw new GhostgradError({
+      what: 'neighbors "replace-one" cannot be used with sampling "poisson": the accountants bound the Poisson-sampled Gaussian under add-remove and zero-out only',
+      where: 'privacy.neighbors',
+      expected: 'add-remove or zero-out, or sampling full-batch',
+      fix: 'neighbors: add-remove (any (ε, δ) of it gives (2ε, (1 + e^ε)·δ) under replace-one)',
+    });
+  }
+  return name;
+}
+
+function refuseDiscrete(noise: Noise): void {
+  if (noise === 'float') return;
+  if (noise !== 'discrete') throw unknownName('noise', String(noise), ['float', 'discrete'], 'privacy.noise');
+  throw new GhostgradError({
+    what: 'noise "discrete" cannot be used: the discrete Gaussian is not there yet', where: 'privacy.noise', expected: 'float', fix: 'noise: float',
+  });
+}
+
+function warningsOf(
+  { delta, datasetSize, epsilon, seeded }: { readonly delta: number; readonly datasetSize: number; readonly epsilon: number; readonly seeded: boolean },
+): string[] {
+  const warnings: string[] = [];
+  if (delta >= 1 / datasetSize) {
+    warnings.push(`delta ${delta} is not below 1/${datasetSize}: a mechanism that publishes one example outright would satisfy it`);
+  }
+  if (epsilon > 10) warnings.push(`epsilon ${epsilon.toPrecision(3)} is a weak guarantee: odds may change by a factor of e^epsilon`);
+  if (seeded) warnings.push('a seed makes the noise reproducible: the privacy guarantee is void');
+  return warnings;
+}
