@@ -1,4 +1,3 @@
-import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
@@ -6,7 +5,7 @@ import { encodeModel } from '../graph/encode.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import { type DType, type Tensor, tensor } from '../tensor/tensor.ts';
 import type { Engine, Feeds, RunResult, Session, SessionOptions } from './engine.ts';
-import { type WireTensor, type WorkerReply, type WorkerRequest, workerMain } from './worker.ts';
+import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
 
 /**
  * ONNX Runtime for Node, in a worker thread: its `run` blocks the thread it is called on, and the main thread has
@@ -20,14 +19,8 @@ export function onnxruntimeEngine(): Engine {
 export const defaultThreads = (): number => availableParallelism();
 
 async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise<Session> {
-  // The worker is made from the function's own text, so that one source serves TypeScript in tests and the built
-  // package alike; the runtime is found from this module, whatever the working directory.
-  const worker = new Worker(`(${workerMain.toString()})(require)`, {
-    eval: true,
-    // Loaders of the main thread (a TypeScript runner, say) are none of the worker's business.
-    execArgv: [],
-    workerData: { runtime: createRequire(import.meta.url).resolve('onnxruntime-node') },
-  });
+  // Loaders of the main thread (a TypeScript runner, say) are none of the worker's business.
+  const worker = new Worker(new URL('./worker.js', import.meta.url), { execArgv: [] });
   const call = caller(worker);
   const model = encodeModel(graph);
   try {

@@ -1,0 +1,19 @@
+import type { TypedArrays } from '../tensor/tensor.ts';
+
+/** A tensor as it crosses between threads. */
+export interface WireTensor {
+  readonly dtype: string;
+  readonly shape: readonly number[];
+  readonly data: TypedArrays[keyof TypedArrays];
+}
+
+export type WorkerRequest =
+  | { readonly kind: 'create'; readonly model: Uint8Array; readonly threads: number; readonly profile: string | undefined }
+  | { readonly kind: 'run'; readonly feeds: readonly [string, WireTensor][] }
+  | { readonly kind: 'release' };
+
+export interface WorkerReply {
+  readonly error?: string;
+  readonly outputs?: readonly [string, WireTensor][];
+  readonly feeds?: readonly [string, WireTensor][];
+}

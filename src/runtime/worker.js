@@ -1,0 +1,71 @@
+// The thread that ONNX Runtime computes in. Plain JavaScript, so that the same file serves the sources and the
+// built package: Node starts a worker from a file as it is.
+import { parentPort } from 'node:worker_threads';
+import { InferenceSession, Tensor } from 'onnxruntime-node';
+
+/** @import { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts' */
+
+/** @type {InferenceSession | undefined} */
+let session;
+let profiling = false;
+
+/** @param {Extract<WorkerRequest, { kind: 'create' }>} request */
+async function create({ model, threads, profile }) {
+  profiling = profile !== undefined;
+  session = await InferenceSession.create(model, {
+    intraOpNumThreads: threads,
+    // The arena and the memory pattern cost a quarter to two fifths more peak memory here, and save no time.
+    enableCpuMemArena: false,
+    enableMemPattern: false,
+    graphOptimizationLevel: 'all',
+    logSeverityLevel: 3,
+    ...(profile !== undefined && { enableProfiling: true, profileFilePrefix: profile }),
+  });
+}
+
+/**
+ * @param {InferenceSession} compiled
+ * @param {readonly [string, WireTensor][]} wired
+ * @returns {Promise<WorkerReply>}
+ */
+async function run(compiled, wired) {
+  /** @type {Record<string, Tensor>} */
+  const feeds = {};
+  for (const [name, { dtype, shape, data }] of wired) {
+    feeds[name] = new Tensor(/** @type {'float32'} */ (dtype), /** @type {Float32Array} */ (data), shape);
+  }
+  const outputs = await compiled.run(feeds);
+  return {
+    feeds: wired,
+    outputs: Object.entries(outputs).map(([name, t]) =>
+      [name, { dtype: t.type, shape: [...t.dims], data: /** @type {Float32Array} */ (t.data) }]),
+  };
+}
+
+/**
+ * @param {WorkerRequest} request
+ * @returns {Promise<WorkerReply>}
+ */
+async function answer(request) {
+  if (request.kind === 'create') {
+    await create(request);
+    return {};
+  }
+  if (session === undefined) throw new Error('no session');
+  if (request.kind === 'run') return run(session, request.feeds);
+  if (profiling) session.endProfiling();
+  await session.release();
+  return {};
+}
+
+/** @param {WorkerReply} reply */
+function send(reply) {
+  const buffers = [...(reply.outputs ?? []), ...(reply.feeds ?? [])].map(([, t]) => /** @type {ArrayBuffer} */ (t.data.buffer));
+  parentPort?.postMessage(reply, [...new Set(buffers)]);
+}
+
+parentPort?.on('message', (/** @type {WorkerRequest} */ request) => {
+  answer(request).then(send, (/** @type {unknown} */ error) => {
+    send({ error: error instanceof Error ? error.message : String(error) });
+  });
+});
