@@ -7,7 +7,7 @@ import { GhostgradError } from '../errors.ts';
 import { uniqueNames } from './order.ts';
 
 /** More nodes than this after inlining means a file made to exhaust memory. */
-const maximumNodes = 1_000_000;
+const maximumNodes = 200_000;
 const maximumDepth = 100;
 
 type Functions = ReadonlyMap<string, FunctionProto>;
@@ -26,28 +26,54 @@ export function inlineFunctions({ graph, functions, opsetImport }: ModelProto, w
   const versions = new Map(opsetImport.map(({ domain, version }) => [domain, version]));
   functions.forEach((f) => { requirePlain(f, versions, where); });
   const table: Functions = new Map(functions.map((f) => [keyOf(f.domain, f.name, f.overload), f]));
+  requireFinite(nodes, table, where);
   const unique = uniqueNames([
     ...nodes.flatMap((node) => node.output), ...(graph?.input ?? []).map((v) => v.name), ...(graph?.initializer ?? []).map((t) => t.name),
   ]);
-  const result: NodeProto[] = [];
-  const expand = (node: NodeProto, callers: readonly string[]): void => {
-    const key = keyOf(node.domain, node.opType, node.overload);
-    const f = table.get(key);
-    if (f === undefined) {
-      if (result.push(node) > maximumNodes) refuse(f, where, `more than ${maximumNodes} nodes after inlining`, 'a smaller model');
-      return;
-    }
-    if (callers.includes(key)) refuse(f, where, 'it calls itself', 'functions without recursion');
-    if (callers.length === maximumDepth) refuse(f, where, `calls nested ${maximumDepth} deep`, 'a flatter model');
-    for (const inner of bodyOf(f, node, unique)) expand(inner, [...callers, key]);
+  const expand = (node: NodeProto): readonly NodeProto[] => {
+    const f = calledBy(node, table);
+    return f === undefined ? [node] : bodyOf(f, node, unique).flatMap(expand);
   };
-  for (const node of nodes) expand(node, []);
-  return result;
+  return nodes.flatMap(expand);
+}
+
+const calledBy = (node: NodeProto, table: Functions): FunctionProto | undefined =>
+  table.get(keyOf(node.domain, node.opType, node.overload));
+
+interface Extent {
+  /** Nodes after inlining, each call counted too. */
+  readonly size: number;
+  /** How deep calls nest. */
+  readonly depth: number;
+}
+
+/** Measures the model after inlining without inlining it, since a few functions that call one another can stand for 2^60 nodes. */
+function requireFinite(nodes: readonly NodeProto[], table: Functions, where: string): void {
+  const extents = new Map<FunctionProto, Extent>();
+  const sum = (body: readonly NodeProto[], callers: readonly FunctionProto[]): Extent => {
+    const parts = body.map((node) => extentOf(node, callers));
+    return { size: parts.reduce((n, { size }) => n + size, 1), depth: parts.reduce((n, { depth }) => Math.max(n, depth), 0) };
+  };
+  const extentOf = (node: NodeProto, callers: readonly FunctionProto[]): Extent => {
+    const f = calledBy(node, table);
+    if (f === undefined) return { size: 1, depth: 0 };
+    const known = extents.get(f);
+    if (known !== undefined) return known;
+    if (callers.includes(f)) refuse(f, where, 'it calls itself', 'functions without recursion');
+    if (callers.length > maximumDepth) refuse(f, where, `calls nested more than ${maximumDepth} deep`, 'a flatter model');
+    const { size, depth } = sum(f.node, [...callers, f]);
+    if (size > maximumNodes) refuse(f, where, `more than ${maximumNodes} nodes after inlining`, 'a smaller model');
+    if (depth >= maximumDepth) refuse(f, where, `calls nested more than ${maximumDepth} deep`, 'a flatter model');
+    extents.set(f, { size, depth: depth + 1 });
+    return { size, depth: depth + 1 };
+  };
+  const { size } = sum(nodes, []);
+  if (size > maximumNodes) refuse(undefined, where, `${size} nodes after inlining`, `at most ${maximumNodes}`);
 }
 
 function refuse(f: FunctionProto | undefined, where: string, found: string, expected: string): never {
   throw new GhostgradError({
-    what: `cannot inline the model's function "${f?.domain ?? ''}.${f?.name ?? ''}"`, where, found, expected,
+    what: f ? `cannot inline the model's function "${f.domain}.${f.name}"` : 'cannot inline the model\'s functions', where, found, expected,
     fix: 'export the model without local functions',
   });
 }
