@@ -111,7 +111,7 @@ function biasUse(context: ParameterContext): ParameterUse {
 }
 
 const convGeometry = (node: Node, x: Shape, w: Shape): ConvolutionGeometry & { counts: Shape } =>
-  ({ ...slidingWindows(node, x.slice(2), w.slice(2)), groups: groupsOf(node) });
+  ({ ...slidingWindows(node, x.slice(2), w.slice(2), 'convolution'), groups: groupsOf(node) });
 
 const conv: Operator = {
   shape: (context) => {
@@ -151,6 +151,8 @@ interface Adjoint {
   /** Pads behind may be negative: so many of the output's last elements no product reaches. */
   readonly geometry: ConvolutionGeometry;
   readonly output: Shape;
+  /** Whether the attributes agree with one another: what ONNX Runtime runs. */
+  readonly consistent: boolean;
 }
 
 function adjointOf(node: Node, x: Shape, w: Shape): Adjoint {
@@ -172,9 +174,17 @@ function adjointOf(node: Node, x: Shape, w: Shape): Adjoint {
     ? full.map((size, i) => size + extra[i]! - pads[i]! - pads[kernel.length + i]!)
     : wanted.slice(-kernel.length);
   const behind = full.map((size, i) => size - pads[i]! - output[i]!);
+  const consistent = [strides, dilations, extra, output].every((xs) => xs.length === kernel.length)
+    && pads.length === 2 * kernel.length && pads.every((n) => n >= 0)
+    && output.every((size, i) => {
+      const stride = strides[i]!;
+      // As many windows must fit into the output as the input has elements.
+      const slack = size + pads[i]! + pads[kernel.length + i]! - full[i]!;
+      return size >= 1 && extra[i]! < Math.max(stride, dilations[i]!) && slack >= 0 && slack < stride;
+    });
   return {
     geometry: { kernel, strides, dilations, pads: [...pads.slice(0, kernel.length), ...behind], groups: groupsOf(node) },
-    output,
+    output, consistent,
   };
 }
 
@@ -194,11 +204,10 @@ function convTransposeType(context: OperandContext): TensorType {
   const groups = groupsOf(context.node);
   const outputs = (w.shape[1] ?? 0) * groups;
   checkOperands(context, w.shape[0], outputs);
-  const { geometry, output } = adjointOf(context.node, x.shape, w.shape);
-  const rank = x.shape.length - 2;
-  const lists = [geometry.strides, geometry.dilations, output];
-  if (lists.some((xs) => xs.length !== rank || !xs.every((n) => n >= 1)) || geometry.pads.length !== 2 * rank) {
-    throw badOperands(context, `input ${showShape(x.shape)} giving an output ${showShape(output)}`, 'attributes that leave an output');
+  const { output, consistent } = adjointOf(context.node, x.shape, w.shape);
+  if (!consistent) {
+    throw badOperands(context, `input ${showShape(x.shape)} and weight ${showShape(w.shape)} giving an output ${showShape(output)}`,
+      'strides, dilations, pads and output_padding (less than the stride or the dilation) that agree with the output');
   }
   return { dtype: x.dtype, shape: [x.shape[0]!, outputs, ...output] };
 }

@@ -26,7 +26,7 @@ const gemmProduct = (node: Node): Product => ({
   alpha: floatAttribute(node, 'alpha', 1),
 });
 
-/** A vector has no axes to swap: ONNX Runtime ignores the flag then. */
+/** A vector has no axes to swap. */
 const forRanks = ({ transposeA, transposeB, alpha }: Product, a: Shape, b: Shape): Product => ({
   transposeA: transposeA && a.length > 1, transposeB: transposeB && b.length > 1, alpha,
 });
@@ -194,10 +194,15 @@ const matMul: Operator = {
 
 const fusedMatMul: Operator = {
   shape: (context) => {
+    const product = gemmProduct(context.node);
     if (intAttribute(context.node, 'transBatchA', 0) !== 0 || intAttribute(context.node, 'transBatchB', 0) !== 0) {
       throw badOperands(context, 'transBatchA or transBatchB', 'a FusedMatMul that swaps only the last two axes');
     }
-    return [productType(context, gemmProduct(context.node))];
+    const hasVector = operand(context, 0).shape.length < 2 || operand(context, 1).shape.length < 2;
+    if (hasVector && (product.transposeA || product.transposeB)) {
+      throw badOperands(context, 'a vector beside a transposed operand', 'matrices, which ONNX Runtime transposes as asked');
+    }
+    return [productType(context, product)];
   },
   batch: (context) => productBatch(context, gemmProduct(context.node)),
   gradient: (context) => productGradients(context, outputGradient(context), gemmProduct(context.node)),

@@ -15,9 +15,10 @@ export const reachOf = ({ kernel, dilations }: Pick<Windows, 'kernel' | 'dilatio
 
 /**
  * The windows of a convolution or pooling node over axes of sizes `spatial`.
- * Throws GhostgradError when the attributes do not fit the operands or leave no window.
+ * Throws GhostgradError when the attributes do not fit the operands, leave no window, or are such that ONNX Runtime
+ * refuses them or disagrees with itself (SAME with dilations; SAME in pooling with a stride beyond the kernel).
  */
-export function slidingWindows(node: Node, spatial: Shape, kernel: Shape): Windows {
+export function slidingWindows(node: Node, spatial: Shape, kernel: Shape, use: 'convolution' | 'pooling'): Windows {
   const rank = spatial.length;
   const strides = intsAttribute(node, 'strides', kernel.map(() => 1));
   const dilations = intsAttribute(node, 'dilations', kernel.map(() => 1));
@@ -29,28 +30,36 @@ export function slidingWindows(node: Node, spatial: Shape, kernel: Shape): Windo
       + `pads ${showShape(declared)} over spatial axes ${showShape(spatial)}`, 'one positive entry for each spatial axis, no negative pads');
   }
   const reach = reachOf({ kernel, dilations });
-  const pads = resolvePads(stringAttribute(node, 'auto_pad', 'NOTSET'), declared, spatial, strides, reach);
+  const mode = stringAttribute(node, 'auto_pad', 'NOTSET');
+  if (mode.startsWith('SAME') && (dilations.some((d) => d !== 1) || (use === 'pooling' && kernel.some((k, i) => k < strides[i]!)))) {
+    throw badOperands({ node }, `auto_pad ${mode}, kernel ${showShape(kernel)}, strides ${showShape(strides)}, dilations ${showShape(dilations)}`,
+      'explicit pads in place of auto_pad');
+  }
+  const pads = resolvePads(mode, declared, spatial, strides, kernel);
+  if (use === 'pooling' && pads.some((n, i) => n >= kernel[i % rank]!)) {
+    throw badOperands({ node }, `pads ${showShape(pads)}`, `pads smaller than the kernel ${showShape(kernel)}`);
+  }
   const ceil = intAttribute(node, 'ceil_mode', 0) !== 0;
   const counts = spatial.map((size, i) => {
     const [begin, end, stride] = [pads[i]!, pads[rank + i]!, strides[i]!];
     const last = (size + begin + end - reach[i]! - 1) / stride;
     if (last < 0) return 0;
     const count = (ceil ? Math.ceil(last) : Math.floor(last)) + 1;
-    // A window that would begin in the padding behind the input is not opened.
-    return ceil && (count - 1) * stride >= size + begin ? count - 1 : count;
+    // ONNX Runtime's shape inference opens a window that begins behind the input, its kernels do not.
+    return ceil && (count - 1) * stride >= size + begin ? 0 : count;
   });
   if (counts.some((n) => n < 1)) {
-    throw badOperands({ node }, `spatial axes ${showShape(spatial)}`, `axes no smaller than the kernel ${showShape(kernel)}, pads included`);
+    throw badOperands({ node }, `spatial axes ${showShape(spatial)}`, `axes no smaller than the kernel ${showShape(kernel)}, pads included, and no window that begins behind the input`);
   }
   return { kernel, strides, dilations, pads, counts };
 }
 
-function resolvePads(mode: string, declared: Shape, spatial: Shape, strides: Shape, reach: Shape): Shape {
+function resolvePads(mode: string, declared: Shape, spatial: Shape, strides: Shape, kernel: Shape): Shape {
   if (mode === 'NOTSET') return declared;
   if (mode === 'VALID') return declared.map(() => 0);
   const totals = spatial.map((size, i) => {
     const stride = strides[i]!;
-    return Math.max(0, (Math.ceil(size / stride) - 1) * stride + reach[i]! + 1 - size);
+    return Math.max(0, (Math.ceil(size / stride) - 1) * stride + kernel[i]! - size);
   });
   return splitPads(totals, mode === 'SAME_LOWER');
 }
