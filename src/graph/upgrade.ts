@@ -1,27 +1,8 @@
-import type { DType, Tensor } from '../tensor/tensor.ts';
-import { type Attributes, type Graph, type Node, intAttribute, latestOpset } from './ir.ts';
+import type { DType } from '../tensor/tensor.ts';
+import { type Graph, type Node, intAttribute, latestOpset } from './ir.ts';
 import { dtypeOf } from './onnx.ts';
 import { uniqueNames } from './order.ts';
-import { changes, introducedIn } from './upgrades.ts';
-
-/** What a rewrite may ask and add. */
-export interface UpgradeContext {
-  /** Where the graph comes from: its version of the standard operator set. */
-  readonly opset: number;
-  /** A value that holds this constant. */
-  readonly constant: (hint: string, value: Tensor) => string;
-  /** A name like this that no value has. */
-  readonly name: (hint: string) => string;
-  /** A new value, made by one more node of the standard set. */
-  readonly op: (op: string, inputs: readonly string[], attributes?: Attributes) => string;
-  /** The tensor behind a value, when it is an initializer. */
-  readonly tensorOf: (value: string) => Tensor | undefined;
-  /** The number of axes of a value, where that is known without shape inference. */
-  readonly rankOf: (value: string) => number | undefined;
-  readonly dtypeOf: (value: string) => DType;
-  /** Whether anything uses a value. */
-  readonly isUsed: (value: string) => boolean;
-}
+import { type UpgradeContext, changes, introducedIn } from './upgrades.ts';
 
 /**
  * The same computation in terms of {@link latestOpset}, so that everything after it knows one version of each operator.

@@ -1,10 +1,28 @@
 import { GhostgradError } from '../errors.ts';
-import { type Tensor, float32, int64, tensor } from '../tensor/tensor.ts';
+import { type DType, type Tensor, float32, int64, tensor } from '../tensor/tensor.ts';
 import {
   type Attribute, type Attributes, type Node, floatAttribute, int, intAttribute, intsAttribute, showNode, string, stringAttribute,
 } from './ir.ts';
 import { dataTypeOf, toInt64 } from './onnx.ts';
-import type { UpgradeContext } from './upgrade.ts';
+
+/** What a rewrite may ask and add. */
+export interface UpgradeContext {
+  /** Where the graph comes from: its version of the standard operator set. */
+  readonly opset: number;
+  /** A value that holds this constant. */
+  readonly constant: (hint: string, value: Tensor) => string;
+  /** A name like this that no value has. */
+  readonly name: (hint: string) => string;
+  /** A new value, made by one more node of the standard set. */
+  readonly op: (op: string, inputs: readonly string[], attributes?: Attributes) => string;
+  /** The tensor behind a value, when it is an initializer. */
+  readonly tensorOf: (value: string) => Tensor | undefined;
+  /** The number of axes of a value, where that is known without shape inference. */
+  readonly rankOf: (value: string) => number | undefined;
+  readonly dtypeOf: (value: string) => DType;
+  /** Whether anything uses a value. */
+  readonly isUsed: (value: string) => boolean;
+}
 
 /** How the form that an operator had in older operator sets is written in the newest. */
 export interface Change {

@@ -5,9 +5,11 @@ import { type DType, type Tensor, toNumbers } from '../../src/tensor/tensor.ts';
 
 const toOrt = (t: Tensor): OrtTensor => new OrtTensor(t.dtype as 'float32', t.data as Float32Array, t.shape);
 
-/** Runs a model and gives the outputs as plain numbers. */
-export async function run(model: Uint8Array, feeds: Readonly<Record<string, Tensor>>): Promise<Record<string, { shape: readonly number[]; values: number[] }>> {
-  const session = await InferenceSession.create(model, { logSeverityLevel: 3, intraOpNumThreads: 1 });
+const options: InferenceSession.SessionOptions = { logSeverityLevel: 3, intraOpNumThreads: 1 };
+
+/** Runs a model, given as bytes or as a path, and gives the outputs as plain numbers. */
+export async function run(model: Uint8Array | string, feeds: Readonly<Record<string, Tensor>>): Promise<Record<string, { shape: readonly number[]; values: number[] }>> {
+  const session = await (typeof model === 'string' ? InferenceSession.create(model, options) : InferenceSession.create(model, options));
   try {
     const outputs = await session.run(Object.fromEntries(Object.entries(feeds).map(([name, t]) => [name, toOrt(t)])));
     return Object.fromEntries(Object.entries(outputs).map(([name, t]) => [
