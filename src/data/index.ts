@@ -1,0 +1,12 @@
+export { type AnyColumn, type Cell, type Column, type ColumnType, byteColumn, floatColumn, integerColumn } from './column.ts';
+export { type CsvOptions, readCsv } from './csv.ts';
+export {
+  type Batch, type BatchBuffers, type Dataset, batchOf, datasetFromTensors, datasetOf, withLabels,
+} from './dataset.ts';
+export { decodeIdx } from './idx.ts';
+export { type SafetensorsOptions, readSafetensorsData } from './arrays.ts';
+export { type IdxOptions, type Split, readIdxFolder, readIdxPair } from './images.ts';
+export { type SetName, readNamed, setNames } from './named.ts';
+export type { Normalize } from './normalise.ts';
+export { type DataSpec, type LoadOptions, loadData } from './spec.ts';
+export { type Expectations, validateDataset } from './validate.ts';

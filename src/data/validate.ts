@@ -1,0 +1,64 @@
+import { GhostgradError } from '../errors.ts';
+import { sizeOf } from '../tensor/tensor.ts';
+import type { AnyColumn } from './column.ts';
+import { type Dataset, allRows, gatherColumn } from './dataset.ts';
+import { showRow } from './messages.ts';
+
+export interface Expectations {
+  /** Shape of one example as the model declares it; a name or null stands for any size. */
+  readonly inputShape?: readonly (number | string | null)[] | undefined;
+  /** Class labels must be 0 … classes − 1. */
+  readonly classes?: number | undefined;
+}
+
+/**
+ * The pre-flight check of a dataset; it reads all of the data, outside ε. Passes when examples have the model's shape,
+ * every number is finite and every label is a class.
+ *
+ * @throws GhostgradError for the first fault; the message names row and column, never a value
+ */
+export function validateDataset(dataset: Dataset, { inputShape, classes }: Expectations = {}): void {
+  for (const [name, column] of dataset.features) {
+    if (inputShape !== undefined) requireShape(dataset, name, column, inputShape);
+    requireFinite(dataset, `feature "${name}"`, column);
+  }
+  requireFinite(dataset, 'labels', dataset.labels);
+  if (classes !== undefined) requireClasses(dataset, classes);
+}
+
+function requireShape({ name }: Dataset, feature: string, { shape }: AnyColumn, expected: readonly (number | string | null)[]): void {
+  const fits = shape.length === expected.length && expected.every((n, axis) => typeof n !== 'number' || n === shape[axis]);
+  if (fits) return;
+  const fixed = expected.filter((n) => typeof n === 'number');
+  const sameSize = fixed.length === expected.length && sizeOf(fixed) === sizeOf(shape);
+  throw new GhostgradError({
+    what: 'the data has another shape than the model takes', where: `feature "${feature}" of ${name}`,
+    found: `[${shape.join(', ')}] for each example`, expected: `[${expected.map((n) => n ?? '?').join(', ')}]`,
+    fix: sameSize ? `add shape: [${fixed.join(', ')}] to the data spec` : 'choose a model for this shape of data',
+  });
+}
+
+function requireFinite({ name }: Dataset, what: string, column: AnyColumn): void {
+  const cell = column.firstNonFinite();
+  if (cell === undefined) return;
+  const element = column.elementNames?.[cell.element];
+  const at = element === undefined ? `element ${cell.element + 1} of the row` : `column "${element}"`;
+  throw new GhostgradError({
+    what: 'the data has a number that is not finite', where: `${name}, ${what}, ${showRow(cell.row)}, ${at}`,
+    found: 'NaN or an infinity', expected: 'finite numbers', fix: 'fill in or leave out such rows before training',
+  });
+}
+
+function requireClasses({ name, labels }: Dataset, classes: number): void {
+  const { data } = gatherColumn(labels, allRows(labels.size));
+  const width = sizeOf(labels.shape);
+  for (let i = 0; i < data.length; i++) {
+    const label = Number(data[i]);
+    if (Number.isInteger(label) && label >= 0 && label < classes) continue;
+    throw new GhostgradError({
+      what: 'a label is out of range', where: `${name}, labels, ${showRow(Math.floor(i / width))}`,
+      expected: `whole numbers from 0 to ${classes - 1}, since the model has ${classes} outputs`,
+      fix: 'number the classes from 0, or give the model more outputs',
+    });
+  }
+}
