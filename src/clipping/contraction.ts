@@ -86,9 +86,36 @@ interface Context {
 
 type Use<K extends ParameterUse['kind']> = Extract<ParameterUse, { kind: K }>;
 
-/** Squared length of each unit's part of x, [U]. */
-const squares = ({ b, units }: Context, x: Value): Value =>
-  reduceSumSquare(b, reshape(b, x, [units, sizeOf(b.shape(x)) / units]), [1]);
+/**
+ * Squared length of each unit's part of x, [U], summed in two stages: a single sum of millions of squares in float32
+ * would be wrong in the fourth digit, and its bound useless.
+ */
+function squares({ b, units }: Context, x: Value): Value {
+  const [outer, inner] = stages(b.shape(x), units);
+  if (outer === 1) return reduceSumSquare(b, reshape(b, x, [units, inner]), [1]);
+  return reduceSum(b, reduceSumSquare(b, reshape(b, x, [units, outer, inner]), [2]), [1]);
+}
+
+/** How {@link squares} splits a unit's elements: the axes are cut where both parts are most alike. */
+function stages(shape: Shape, units: number): [number, number] {
+  const total = sizeOf(shape) / units;
+  if (total <= 1024) return [1, total];
+  const cuts = shape.map((_, i) => sizeOf(shape.slice(i))).filter((inner) => total % inner === 0 && inner <= total);
+  const inner = cuts.reduce((best, n) => (Math.max(n, total / n) < Math.max(best, total / best) ? n : best), total);
+  return [total / inner, inner];
+}
+
+/** Relative error of {@link squares}. */
+const squaresError = (c: Context, x: Value): number => {
+  const [outer, inner] = stages(c.b.shape(x), c.units);
+  return gamma(outer + inner + 2);
+};
+
+/** The norm of gradients formed for each unit, each entry of which is wrong as `error` says. */
+function instantiatedNorm(c: Context, perExample: Value, error: Value | undefined): NormParts {
+  const squared = squares(c, perExample);
+  return { squared, allowance: scale(c.b, squared, squaresError(c, perExample)), ...(error && { error }) };
+}
 
 /** x with the units removed whose squared length is not an ordinary number: selected, never multiplied. */
 function finiteOnly(c: Context, x: Value): Value {
@@ -127,6 +154,10 @@ function weightedSum(c: Context, perExample: Value, finite: boolean, weights: We
   return reshape(b, sums, parameterShape);
 }
 
+/** Bound on the error of the norm of sums over T positions: γ·Σ_t|x_t| ≤ γ·√T·‖x‖. */
+const summationError = (c: Context, T: number, x: Value): Value =>
+  scale(c.b, c.b.op('Sqrt', [squares(c, x)]), gamma(T) * Math.sqrt(T) * 1.01);
+
 /** Several uses of one parameter: the gradient is their sum. */
 function tied(c: Context, parts: readonly Contraction[]): Contraction {
   const { b } = c;
@@ -139,7 +170,9 @@ function tied(c: Context, parts: readonly Contraction[]): Contraction {
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
     instantiated: () => {
       const errors = parts.flatMap((part) => part.instantiated().error ?? []);
-      return { squared: squares(c, perExample()), ...(errors.length > 0 && { error: sum(b, errors) }) };
+      // Adding the parts rounds each entry by at most u·(parts − 1) of its parts' magnitudes.
+      const adding = parts.map((part) => scale(b, b.op('Sqrt', [squares(c, part.perExample())]), gamma(parts.length)));
+      return instantiatedNorm(c, perExample(), sum(b, [...errors, ...adding]));
     },
     ...(products.every((f) => f !== undefined) && {
       product: (weights: Weights | undefined) => sum(b, products.map((f) => f(weights))),
@@ -151,7 +184,7 @@ function tied(c: Context, parts: readonly Contraction[]): Contraction {
 function instantiationError(c: Context, terms: number, a: Value, bb: Value): Value {
   const { b } = c;
   const lengths = mul(b, b.op('Sqrt', [squares(c, a)]), b.op('Sqrt', [squares(c, bb)]));
-  return scale(b, lengths, gamma(terms + 8));
+  return scale(b, lengths, gamma(terms + 8) * 1.01);
 }
 
 /** Σ_t inputᵀ·outputGradient. */
@@ -172,17 +205,16 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
   );
   return {
     size: { T, d, p, groups: 1, gramDepth: d },
-    ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient, d + p) : gramNorm(c, {
+    ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient) : gramNorm(c, {
       gramA: matmul(b, finiteOnly(c, raw), finiteOnly(c, raw), { transposeY: true }),
       gramB: matmul(b, gradient, gradient, { transposeY: true }),
       groups: 1, depth: d + p, rawSquares: squares(c, raw),
     })),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
-    instantiated: () => ({
-      squared: squares(c, perExample()),
-      error: scale(b, instantiationError(c, T, raw, gradient), Math.abs(alpha)),
-    }),
+    instantiated: () => instantiatedNorm(
+      c, perExample(), scale(b, instantiationError(c, T, raw, gradient), Math.abs(alpha)),
+    ),
     product: (weights) => reshape(b, product(
       reshape(b, finiteOnly(c, raw), [units * T, d]), reshape(b, weigh(c, gradient, weights), [units * T, p]),
     ), parameterShape),
@@ -190,10 +222,10 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
 }
 
 /** ‖a‖²·‖b‖² for one position. */
-function rankOneNorm(c: Context, a: Value, bb: Value, depth: number): NormParts {
+function rankOneNorm(c: Context, a: Value, bb: Value): NormParts {
   const { b } = c;
   const squared = mul(b, squares(c, a), squares(c, bb));
-  return { squared, allowance: scale(b, squared, gamma(depth + 8)) };
+  return { squared, allowance: scale(b, squared, squaresError(c, a) + squaresError(c, bb) + gamma(8)) };
 }
 
 function scaled(b: GraphBuilder, alpha: number, { squared, error, allowance }: NormParts): NormParts {
@@ -271,11 +303,10 @@ function convolution(c: Context, use: Use<'convolution'>): Contraction {
     }),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
-    instantiated: () => ({
-      squared: squares(c, perExample()),
-      // A pixel lies in at most ∏kernel patches.
-      error: scale(b, instantiationError(c, T, use.input, use.outputGradient), Math.sqrt(sizeOf(geometry.kernel))),
-    }),
+    // A pixel lies in at most ∏kernel patches.
+    instantiated: () => instantiatedNorm(c, perExample(), scale(
+      b, instantiationError(c, T, use.input, use.outputGradient), Math.sqrt(sizeOf(geometry.kernel)),
+    )),
     ...(groups === 1 && {
       product: (weights: Weights | undefined) => {
         const weighed = weigh(c, use.outputGradient, weights);
@@ -319,10 +350,7 @@ function gather(c: Context, use: Use<'gather'>): Contraction {
     },
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
-    instantiated: () => ({
-      squared: squares(c, perExample()),
-      error: scale(b, b.op('Sqrt', [squares(c, gradient)]), gamma(T) * Math.sqrt(T)),
-    }),
+    instantiated: () => instantiatedNorm(c, perExample(), summationError(c, T, gradient)),
     product: (weights) => reshape(b, scatter(
       [table, p], reshape(b, indices, [units * T, 1]), reshape(b, weigh(c, gradient, weights), [units * T, p]),
     ), parameterShape),
@@ -346,9 +374,6 @@ function broadcast(c: Context, gradient: Value, trailing: number): Contraction {
     size: { T, d: 1, p: size, groups: 1, gramDepth: 1 },
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
-    instantiated: () => ({
-      squared: squares(c, perExample()),
-      ...(T > 1 && { error: scale(b, b.op('Sqrt', [squares(c, gradient)]), gamma(T) * Math.sqrt(T)) }),
-    }),
+    instantiated: () => instantiatedNorm(c, perExample(), T > 1 ? summationError(c, T, gradient) : undefined),
   };
 }
