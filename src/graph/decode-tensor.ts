@@ -1,6 +1,14 @@
 import { TensorProto_DataLocation as DataLocation, type TensorProto } from 'onnx-buf';
 import { GhostgradError } from '../errors.ts';
-import { type DType, type Shape, type Tensor, type TypedArrays, allocate, bytesPerElement, sizeOf } from '../tensor/tensor.ts';
+import {
+  type DType,
+  type Shape,
+  type Tensor,
+  type TypedArrays,
+  allocate,
+  bytesPerElement,
+  sizeOf,
+} from '../tensor/tensor.ts';
 import { bytesOf, dataTypeName, dtypeOf } from './onnx.ts';
 
 /**
@@ -22,20 +30,28 @@ export function decodeTensor(proto: TensorProto, where: string, externalData?: E
     'export the model without quantised, string or complex tensors',
   );
   const shape = proto.dims.map(Number);
-  if (!shape.every((n) => Number.isSafeInteger(n) && n >= 0)) fail('impossible shape', `[${proto.dims.join(', ')}]`, 'dimensions of at least 0');
+  if (!shape.every((n) => Number.isSafeInteger(n) && n >= 0)) {
+    fail('impossible shape', `[${proto.dims.join(', ')}]`, 'dimensions of at least 0');
+  }
   const elements = sizeOf(shape);
   if (proto.segment) fail('unsupported tensor in segments', `dims [${shape.join(', ')}]`, 'one whole tensor');
   const typed = typedField(proto, dtype);
   if (proto.dataLocation !== DataLocation.EXTERNAL && proto.rawData.length === 0 && typed.length > 0) {
-    if (typed.length !== elements) fail('tensor data does not match its shape', `${typed.length} elements`, expectedElements(dtype, shape));
+    if (typed.length !== elements) {
+      fail('tensor data does not match its shape', `${typed.length} elements`, expectedElements(dtype, shape));
+    }
     return { dtype, shape, data: fromNumbers(dtype, typed) };
   }
   const bytes = elements * bytesPerElement(dtype);
   const raw = proto.dataLocation === DataLocation.EXTERNAL
     ? externalBytes(proto, bytes, where, externalData) : proto.rawData;
   if (raw.length !== bytes) {
-    fail('tensor data does not match its shape', `${raw.length} bytes`, `${bytes} bytes for ${dtype}[${shape.join(', ')}]`,
-      'the file is damaged or truncated: export or download it again');
+    fail(
+      'tensor data does not match its shape',
+      `${raw.length} bytes`,
+      `${bytes} bytes for ${dtype}[${shape.join(', ')}]`,
+      'the file is damaged or truncated: export or download it again',
+    );
   }
   const value: Tensor = { dtype, shape, data: allocate(dtype, elements) };
   bytesOf(value).set(raw);
@@ -70,28 +86,39 @@ function normaliseBool({ data }: Tensor): void {
   for (let i = 0; i < data.length; i++) data[i] = data[i] === 0 ? 0 : 1;
 }
 
-function externalBytes(proto: TensorProto, bytes: number, where: string, externalData: ExternalData | undefined): Uint8Array {
+function externalBytes(
+  proto: TensorProto,
+  bytes: number,
+  where: string,
+  externalData: ExternalData | undefined,
+): Uint8Array {
   const entries = new Map(proto.externalData.map(({ key, value }) => [key, value]));
   const location = entries.get('location') ?? '';
   const offset = Number(entries.get('offset') ?? 0);
   const length = Number(entries.get('length') ?? bytes);
   if (!isInside(location)) {
     throw new GhostgradError({
-      what: 'external data outside the model\'s folder', where, found: `location "${location}"`,
+      what: "external data outside the model's folder",
+      where,
+      found: `location "${location}"`,
       expected: 'a relative path below the folder of the model',
     });
   }
   if (!Number.isSafeInteger(offset) || offset < 0 || length !== bytes) {
     throw new GhostgradError({
-      what: 'external data does not match the tensor', where,
+      what: 'external data does not match the tensor',
+      where,
       found: `offset ${entries.get('offset') ?? 0}, length ${entries.get('length') ?? bytes} in "${location}"`,
       expected: `a non-negative offset, and ${bytes} bytes`,
     });
   }
   if (externalData === undefined) {
     throw new GhostgradError({
-      what: 'the model keeps weights in another file', where, found: `data in "${location}"`,
-      expected: 'the bytes of that file', fix: 'read the model from disk with readModel, or pass externalData',
+      what: 'the model keeps weights in another file',
+      where,
+      found: `data in "${location}"`,
+      expected: 'the bytes of that file',
+      fix: 'read the model from disk with readModel, or pass externalData',
     });
   }
   return externalData(location, offset, length);
@@ -100,5 +127,11 @@ function externalBytes(proto: TensorProto, bytes: number, where: string, externa
 /** Whether a path stays below the folder that it is relative to, on any platform. */
 function isInside(location: string): boolean {
   const parts = location.split(/[/\\]/);
-  return location !== '' && !parts.includes('..') && parts[0] !== '' && !/^[a-z]:/i.test(location) && !location.includes('\0');
+  return (
+    location !== '' &&
+    !parts.includes('..') &&
+    parts[0] !== '' &&
+    !/^[a-z]:/i.test(location) &&
+    !location.includes('\0')
+  );
 }

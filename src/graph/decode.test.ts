@@ -1,31 +1,15 @@
-import { type MessageInitShape, create, toBinary } from '@bufbuild/protobuf';
+import { create, toBinary } from '@bufbuild/protobuf';
 import {
-  AttributeProto_AttributeType as AttributeType, ModelProtoSchema, TensorProto_DataLocation as DataLocation,
+  AttributeProto_AttributeType as AttributeType,
+  ModelProtoSchema,
+  TensorProto_DataLocation as DataLocation,
   TensorProto_DataType as DataType,
 } from 'onnx-buf';
 import { describe, expect, it } from 'vitest';
-import { GhostgradError } from '../errors.ts';
+import { type GraphInit, encoded, refused, relu, vector } from '../../test/graph/messages.ts';
 import { toNumbers } from '../tensor/tensor.ts';
 import { decodeModel, newestOpset } from './decode.ts';
 import { verify } from './verify.ts';
-
-type Plain<M> = Exclude<M, { $typeName: string }>;
-type Model = Plain<MessageInitShape<typeof ModelProtoSchema>>;
-type GraphInit = Plain<NonNullable<Model['graph']>>;
-
-const vector = (name: string, elemType: DataType = DataType.FLOAT): NonNullable<GraphInit['input']>[number] => ({
-  name, type: { value: { case: 'tensorType', value: { elemType, shape: { dim: [{ value: { case: 'dimParam', value: 'n' } }] } } } },
-});
-
-const encoded = (graph: GraphInit, model: Model = {}): Uint8Array => toBinary(ModelProtoSchema, create(ModelProtoSchema, {
-  irVersion: 8n, opsetImport: [{ domain: '', version: 17n }], ...model, graph: { name: 'g', input: [vector('x')], output: [vector('y')], ...graph },
-}));
-const relu = { opType: 'Relu', input: ['x'], output: ['y'] };
-const refused = (bytes: Uint8Array, message: RegExp): void => {
-  expect(() => decodeModel(bytes, { where: 'model.onnx' })).toThrow(GhostgradError);
-  expect(() => decodeModel(bytes, { where: 'model.onnx' })).toThrow(message);
-  expect(() => decodeModel(bytes, { where: 'model.onnx' })).toThrow(/model\.onnx/);
-};
 
 describe('names and order', () => {
   it('gives nodes unique names that say what they are', () => {
@@ -40,52 +24,98 @@ describe('names and order', () => {
   });
 
   it('sorts nodes that stand in the wrong order and keeps a right one', () => {
-    const backwards = decodeModel(encoded({
-      node: [{ opType: 'Exp', input: ['b'], output: ['y'] }, { opType: 'Abs', input: ['a'], output: ['b'] }, { opType: 'Relu', input: ['x'], output: ['a'] }],
-    }));
+    const backwards = decodeModel(
+      encoded({
+        node: [
+          { opType: 'Exp', input: ['b'], output: ['y'] },
+          { opType: 'Abs', input: ['a'], output: ['b'] },
+          { opType: 'Relu', input: ['x'], output: ['a'] },
+        ],
+      }),
+    );
     expect(backwards.nodes.map(({ op }) => op)).toEqual(['Relu', 'Abs', 'Exp']);
     verify(backwards);
   });
 
   it('treats ai.onnx as the standard domain and keeps others with their versions', () => {
-    const graph = decodeModel(encoded({
-      node: [{ opType: 'Relu', domain: 'ai.onnx', input: ['x'], output: ['a'] }, { opType: 'Gelu', domain: 'com.microsoft', input: ['a'], output: ['y'] }],
-    }, { opsetImport: [{ domain: 'ai.onnx', version: 13n }, { domain: 'com.microsoft', version: 1n }] }));
+    const graph = decodeModel(
+      encoded(
+        {
+          node: [
+            { opType: 'Relu', domain: 'ai.onnx', input: ['x'], output: ['a'] },
+            { opType: 'Gelu', domain: 'com.microsoft', input: ['a'], output: ['y'] },
+          ],
+        },
+        {
+          opsetImport: [
+            { domain: 'ai.onnx', version: 13n },
+            { domain: 'com.microsoft', version: 1n },
+          ],
+        },
+      ),
+    );
     expect(graph.opset).toBe(13);
     expect(graph.nodes.map(({ domain }) => domain)).toEqual(['', 'com.microsoft']);
     expect(graph.domains).toEqual({ 'com.microsoft': 1 });
   });
 
   it.each([7, newestOpset])('reads opset %i', (version) => {
-    expect(decodeModel(encoded({ node: [relu] }, { opsetImport: [{ domain: '', version: BigInt(version) }] })).opset).toBe(version);
+    expect(
+      decodeModel(encoded({ node: [relu] }, { opsetImport: [{ domain: '', version: BigInt(version) }] })).opset,
+    ).toBe(version);
   });
 
   it.each([6, newestOpset + 1])('refuses opset %i', (version) => {
-    refused(encoded({ node: [relu] }, { opsetImport: [{ domain: '', version: BigInt(version) }] }), new RegExp(`opset ${version}`));
+    refused(
+      encoded({ node: [relu] }, { opsetImport: [{ domain: '', version: BigInt(version) }] }),
+      new RegExp(`opset ${version}`),
+    );
   });
 
   it('refuses values that are missing, made twice or depend on themselves', () => {
     refused(encoded({ node: [{ ...relu, input: ['z'] }] }), /"z" in Relu node "Relu_0"/);
     refused(encoded({ node: [relu, { ...relu, opType: 'Abs' }] }), /"y" is made by Abs node "Abs_1"/);
     refused(encoded({ node: [relu, { opType: 'Abs', input: ['y'], output: ['x'] }] }), /is an input or initializer/);
-    refused(encoded({ node: [{ opType: 'Add', input: ['x', 'b'], output: ['a'] }, { opType: 'Abs', input: ['a'], output: ['b'] }, relu] }), /cycle/);
+    refused(
+      encoded({
+        node: [
+          { opType: 'Add', input: ['x', 'b'], output: ['a'] },
+          { opType: 'Abs', input: ['a'], output: ['b'] },
+          relu,
+        ],
+      }),
+      /cycle/,
+    );
     refused(encoded({ node: [{ ...relu, output: ['z'] }] }), /output that nothing makes/);
     refused(encoded({ node: [relu], input: [vector('x'), vector('x')] }), /two inputs of one name/);
     refused(encoded({ node: [relu], output: [vector('y'), vector('y')] }), /two outputs of one name/);
-    refused(encoded({ node: [relu], initializer: [{ name: 'w', dataType: 1 }, { name: 'w', dataType: 1 }] }), /4 bytes/);
+    refused(
+      encoded({
+        node: [relu],
+        initializer: [
+          { name: 'w', dataType: 1 },
+          { name: 'w', dataType: 1 },
+        ],
+      }),
+      /4 bytes/,
+    );
   });
 
   it('refuses a graph without operators or types it can read', () => {
     refused(encoded({ node: [{ ...relu, opType: '' }] }), /without an operator/);
     refused(encoded({ node: [relu], input: [{ name: 'x' }] }), /no type/);
     refused(encoded({ node: [relu], input: [vector('x', DataType.STRING)] }), /STRING/);
-    refused(encoded({ node: [relu], input: [{ name: 'x', type: { value: { case: 'sequenceType', value: {} } } }] }), /sequenceType/);
+    refused(
+      encoded({ node: [relu], input: [{ name: 'x', type: { value: { case: 'sequenceType', value: {} } } }] }),
+      /sequenceType/,
+    );
     refused(toBinary(ModelProtoSchema, create(ModelProtoSchema, { irVersion: 8n })), /no graph/);
   });
 });
 
 describe('initializers', () => {
-  const initializer = (tensor: NonNullable<GraphInit['initializer']>[number]): Uint8Array => encoded({ node: [relu], initializer: [{ name: 'w', ...tensor }] });
+  const initializer = (tensor: NonNullable<GraphInit['initializer']>[number]): Uint8Array =>
+    encoded({ node: [relu], initializer: [{ name: 'w', ...tensor }] });
 
   it.each<[string, NonNullable<GraphInit['initializer']>[number], number[]]>([
     ['float_data', { dataType: DataType.FLOAT, floatData: [1.5, -2] }, [1.5, -2]],
@@ -119,7 +149,10 @@ describe('initializers', () => {
   it('are checked against the bytes at hand before anything is allocated', () => {
     const start = performance.now();
     refused(initializer({ dataType: 1, dims: [2n ** 40n], rawData: new Uint8Array(4) }), /4398046511104 bytes/);
-    refused(initializer({ dataType: 1, dims: [2n ** 40n, 2n ** 40n, 2n ** 40n], rawData: new Uint8Array(4) }), /4 bytes/);
+    refused(
+      initializer({ dataType: 1, dims: [2n ** 40n, 2n ** 40n, 2n ** 40n], rawData: new Uint8Array(4) }),
+      /4 bytes/,
+    );
     refused(initializer({ dataType: 1, dims: [2n ** 40n], floatData: [1] }), /1 elements/);
     refused(initializer({ dataType: 1, dims: [-1n], rawData: new Uint8Array(4) }), /impossible shape/);
     refused(initializer({ dataType: 1, dims: [2n ** 62n], rawData: new Uint8Array(4) }), /impossible shape/);
@@ -136,9 +169,13 @@ describe('initializers', () => {
   });
 
   it('are fetched from outside when they are kept there', () => {
-    const external = (entries: Readonly<Record<string, string>>): Uint8Array => initializer({
-      dataType: 1, dims: [2n], dataLocation: DataLocation.EXTERNAL, externalData: Object.entries(entries).map(([key, value]) => ({ key, value })),
-    });
+    const external = (entries: Readonly<Record<string, string>>): Uint8Array =>
+      initializer({
+        dataType: 1,
+        dims: [2n],
+        dataLocation: DataLocation.EXTERNAL,
+        externalData: Object.entries(entries).map(([key, value]) => ({ key, value })),
+      });
     const file = new Uint8Array(new Float32Array([0, 5, 6]).buffer);
     const decoded = decodeModel(external({ location: 'weights/w.bin', offset: '4', length: '8' }), {
       externalData: (location, offset, length) => {
@@ -150,20 +187,41 @@ describe('initializers', () => {
     refused(external({ location: 'w.bin' }), /readModel/);
     refused(external({ location: 'w.bin', length: '12' }), /length 12/);
     refused(external({ location: 'w.bin', offset: '-4' }), /offset -4/);
-    for (const location of ['', '../w.bin', '/etc/passwd', 'a/../../b', '..\\w.bin', 'C:\\w.bin', '\\\\host\\w.bin', 'a\0b']) {
+    for (const location of [
+      '',
+      '../w.bin',
+      '/etc/passwd',
+      'a/../../b',
+      '..\\w.bin',
+      'C:\\w.bin',
+      '\\\\host\\w.bin',
+      'a\0b',
+    ]) {
       refused(external({ location }), /outside the model's folder/);
     }
-    expect(() => decodeModel(external({ location: 'w.bin' }), { externalData: () => new Uint8Array(4) })).toThrow(/4 bytes/);
+    expect(() => decodeModel(external({ location: 'w.bin' }), { externalData: () => new Uint8Array(4) })).toThrow(
+      /4 bytes/,
+    );
   });
 });
 
 describe('constants', () => {
-  const constant = (attribute: object): Uint8Array => encoded({
-    node: [{ opType: 'Constant', output: ['c'], attribute: [attribute] }, { opType: 'Foo', input: ['x', 'c'], output: ['y'] }],
-  });
+  const constant = (attribute: object): Uint8Array =>
+    encoded({
+      node: [
+        { opType: 'Constant', output: ['c'], attribute: [attribute] },
+        { opType: 'Foo', input: ['x', 'c'], output: ['y'] },
+      ],
+    });
 
   it.each<[string, object, string, number[], number[]]>([
-    ['value', { type: AttributeType.TENSOR, t: { dims: [2n], dataType: DataType.DOUBLE, doubleData: [1, 2] } }, 'float64', [2], [1, 2]],
+    [
+      'value',
+      { type: AttributeType.TENSOR, t: { dims: [2n], dataType: DataType.DOUBLE, doubleData: [1, 2] } },
+      'float64',
+      [2],
+      [1, 2],
+    ],
     ['value_int', { type: AttributeType.INT, i: -7n }, 'int64', [], [-7]],
     ['value_ints', { type: AttributeType.INTS, ints: [1n, 2n, 3n] }, 'int64', [3], [1, 2, 3]],
     ['value_float', { type: AttributeType.FLOAT, f: 0.5 }, 'float32', [], [0.5]],
@@ -172,13 +230,16 @@ describe('constants', () => {
     const graph = decodeModel(constant({ name, ...attribute }));
     const c = graph.initializers.get('c');
     expect({ dtype: c?.dtype, shape: c?.shape, values: c && toNumbers(c) }).toEqual({ dtype, shape, values });
-    expect([...graph.literals ?? []]).toEqual(['c']);
+    expect([...(graph.literals ?? [])]).toEqual(['c']);
     expect(graph.nodes.map(({ op }) => op)).toEqual(['Foo']);
     verify(graph);
   });
 
   it('keep every bit of an int64', () => {
-    expect(decodeModel(constant({ name: 'value_int', type: AttributeType.INT, i: 2n ** 63n - 1n })).initializers.get('c')?.data[0]).toBe(2n ** 63n - 1n);
+    expect(
+      decodeModel(constant({ name: 'value_int', type: AttributeType.INT, i: 2n ** 63n - 1n })).initializers.get('c')
+        ?.data[0],
+    ).toBe(2n ** 63n - 1n);
   });
 
   it('of other kinds are refused by name', () => {
@@ -190,54 +251,11 @@ describe('constants', () => {
 
 describe('attributes', () => {
   it('that are subgraphs are kept by kind, so that messages can name them', () => {
-    const graph = decodeModel(encoded({ node: [{ ...relu, opType: 'If', attribute: [{ name: 'then_branch', type: AttributeType.GRAPH, g: {} }] }] }));
+    const graph = decodeModel(
+      encoded({
+        node: [{ ...relu, opType: 'If', attribute: [{ name: 'then_branch', type: AttributeType.GRAPH, g: {} }] }],
+      }),
+    );
     expect(graph.nodes[0]?.attributes['then_branch']).toEqual({ type: 'other', value: 'GRAPH' });
-  });
-});
-
-describe('local functions', () => {
-  const call = { opType: 'Twice', domain: 'local', name: 'call', input: ['x'], output: ['y'] };
-  const twice = {
-    name: 'Twice', domain: 'local', input: ['a'], output: ['c'], attribute: ['alpha'], opsetImport: [{ domain: '', version: 17n }],
-    attributeProto: [{ name: 'beta', type: AttributeType.FLOAT, f: 3 }],
-    node: [
-      { opType: 'Elu', input: ['a'], output: ['b'], attribute: [{ name: 'alpha', refAttrName: 'alpha', type: AttributeType.FLOAT }] },
-      { opType: 'Foo', input: ['b', 'b'], output: ['c'], attribute: [{ name: 'b', refAttrName: 'beta', type: AttributeType.FLOAT }] },
-    ],
-  };
-
-  it('are inlined, with values and attributes of the call', () => {
-    const graph = decodeModel(encoded({ node: [{ ...call, attribute: [{ name: 'alpha', type: AttributeType.FLOAT, f: 2 }] }] }, { functions: [twice] }));
-    expect(graph.nodes.map(({ name, op, inputs, outputs }) => [name, op, inputs, outputs])).toEqual([
-      ['call/Elu', 'Elu', ['x'], ['call/b']], ['call/Foo', 'Foo', ['call/b', 'call/b'], ['y']],
-    ]);
-    expect(graph.nodes.map(({ attributes }) => attributes)).toEqual([{ alpha: { type: 'float', value: 2 } }, { b: { type: 'float', value: 3 } }]);
-    verify(graph);
-  });
-
-  it('may call one another and be called more than once', () => {
-    const outer = { name: 'Outer', domain: 'local', input: ['p'], output: ['q', 'p'], node: [{ ...call, name: '', input: ['p'], output: ['q'] }] };
-    const graph = decodeModel(encoded({
-      node: [{ opType: 'Outer', domain: 'local', name: 'one', input: ['x'], output: ['m', 'same'] }, { opType: 'Outer', domain: 'local', name: 'two', input: ['same'], output: ['y'] }],
-    }, { functions: [outer, twice] }));
-    expect(graph.nodes.map(({ op }) => op)).toEqual(['Elu', 'Foo', 'Identity', 'Elu', 'Foo']);
-    verify(graph);
-  });
-
-  it('are refused when they call themselves, hold subgraphs, need another version, or explode', () => {
-    refused(encoded({ node: [call] }, { functions: [{ ...twice, node: [{ ...call, input: ['a'], output: ['c'] }] }] }), /calls itself/);
-    refused(encoded({ node: [call] }, { functions: [{ ...twice, opsetImport: [{ domain: '', version: 12n }] }] }), /version 12/);
-    refused(encoded({ node: [call] }, {
-      functions: [{ ...twice, node: [{ opType: 'If', input: ['a'], output: ['c'], attribute: [{ name: 'then_branch', type: AttributeType.GRAPH }] }] }],
-    }), /subgraph/);
-    const bomb = Array.from({ length: 60 }, (_, i) => ({
-      name: `F${i}`, domain: 'local', input: ['a'], output: ['c'],
-      node: [{ opType: `F${i + 1}`, domain: 'local', input: ['a'], output: ['b'] }, { opType: `F${i + 1}`, domain: 'local', input: ['b'], output: ['c'] }],
-    }));
-    const invoke = (i: number, output: string): object => ({ opType: `F${i}`, domain: 'local', input: ['x'], output: [output] });
-    refused(encoded({ node: [invoke(0, 'y')] }, { functions: bomb }), /nodes after inlining/);
-    const chain = Array.from({ length: 5000 }, (_, i) => ({ ...twice, name: `F${i}`, node: [{ ...invoke(i + 1, 'c'), input: ['a'] }] }));
-    const deepestFirst = Array.from({ length: 100 }, (_, i) => invoke(4950 - 50 * i, i === 99 ? 'y' : `v${i}`));
-    refused(encoded({ node: deepestFirst }, { functions: chain }), /nested more than 100 deep/);
   });
 });

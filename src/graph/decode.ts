@@ -1,7 +1,12 @@
 import { fromBinary } from '@bufbuild/protobuf';
 import {
-  type AttributeProto, AttributeProto_AttributeType as AttributeType, type GraphProto, type ModelProto, ModelProtoSchema,
-  type NodeProto, type ValueInfoProto,
+  type AttributeProto,
+  AttributeProto_AttributeType as AttributeType,
+  type GraphProto,
+  type ModelProto,
+  ModelProtoSchema,
+  type NodeProto,
+  type ValueInfoProto,
 } from 'onnx-buf';
 import { GhostgradError } from '../errors.ts';
 import { type Tensor, float32, int64, tensor } from '../tensor/tensor.ts';
@@ -39,7 +44,9 @@ export function decodeModel(bytes: Uint8Array, { externalData, where = 'ONNX mod
   const constants = nodes.filter(isConstant);
   const literals = new Set(constants.flatMap((node) => node.output.slice(0, 1)));
   const initializers = decodeInitializers(graph, constants, where, externalData);
-  const inputs = graph.input.filter(({ name }) => !initializers.has(name)).map((v) => decodeValueInfo(v, 'input', where));
+  const inputs = graph.input
+    .filter(({ name }) => !initializers.has(name))
+    .map((v) => decodeValueInfo(v, 'input', where));
   const outputs = graph.output.map((v) => decodeValueInfo(v, 'output', where));
   requireDistinct(inputs, 'input', where);
   requireDistinct(outputs, 'output', where);
@@ -62,7 +69,12 @@ function parse(bytes: Uint8Array, where: string): ModelProto {
   try {
     return fromBinary(ModelProtoSchema, bytes, { readUnknownFields: false });
   } catch (cause) {
-    throw notOnnx(bytes, where, `${bytes.length} bytes that do not parse (${cause instanceof Error ? cause.message : String(cause)})`, cause);
+    throw notOnnx(
+      bytes,
+      where,
+      `${bytes.length} bytes that do not parse (${cause instanceof Error ? cause.message : String(cause)})`,
+      cause,
+    );
   }
 }
 
@@ -70,7 +82,11 @@ function notOnnx(bytes: Uint8Array, where: string, found: string, cause?: unknow
   const start = String.fromCharCode(...bytes.subarray(0, 24));
   const other = [
     { start: 'version https://git-lfs', is: 'a Git LFS pointer', fix: 'fetch the file itself with "git lfs pull"' },
-    { start: 'PK', is: 'a ZIP archive, as PyTorch and Keras save models', fix: 'export the model with torch.onnx.export or tf2onnx' },
+    {
+      start: 'PK',
+      is: 'a ZIP archive, as PyTorch and Keras save models',
+      fix: 'export the model with torch.onnx.export or tf2onnx',
+    },
     { start: '\x89HDF', is: 'an HDF5 file, as Keras saves models', fix: 'export the model with tf2onnx' },
   ].find((kind) => start.startsWith(kind.start));
   return new GhostgradError({
@@ -86,8 +102,11 @@ function standardOpset({ opsetImport }: ModelProto, nodes: readonly Node[], wher
   if (version === undefined && nodes.every((node) => node.domain !== '')) return newestOpset;
   if (version === undefined || version < oldestOpset || version > newestOpset) {
     throw new GhostgradError({
-      what: 'unsupported version of the standard operator set', where, found: version === undefined ? 'none' : `opset ${version}`,
-      expected: `opset ${oldestOpset} to ${newestOpset}`, fix: 'export the model again, with opset 17 for instance',
+      what: 'unsupported version of the standard operator set',
+      where,
+      found: version === undefined ? 'none' : `opset ${version}`,
+      expected: `opset ${oldestOpset} to ${newestOpset}`,
+      fix: 'export the model again, with opset 17 for instance',
     });
   }
   return Number(version);
@@ -101,7 +120,10 @@ function decodeInitializers(
   const sparse = graph.sparseInitializer[0];
   if (sparse !== undefined) {
     throw new GhostgradError({
-      what: 'unsupported sparse initializer', where, found: `"${sparse.values?.name ?? ''}"`, expected: 'dense initializers',
+      what: 'unsupported sparse initializer',
+      where,
+      found: `"${sparse.values?.name ?? ''}"`,
+      expected: 'dense initializers',
       fix: 'export the model with dense weights',
     });
   }
@@ -109,13 +131,17 @@ function decodeInitializers(
   const put = (name: string, value: Tensor): void => {
     if (name === '' || initializers.has(name)) {
       throw new GhostgradError({
-        what: name === '' ? 'an initializer without a name' : 'a value is defined twice', where, found: `initializer "${name}"`,
+        what: name === '' ? 'an initializer without a name' : 'a value is defined twice',
+        where,
+        found: `initializer "${name}"`,
         expected: 'initializers and constants with distinct names',
       });
     }
     initializers.set(name, value);
   };
-  for (const proto of graph.initializer) put(proto.name, decodeTensor(proto, `initializer "${proto.name}" of ${where}`, externalData));
+  for (const proto of graph.initializer) {
+    put(proto.name, decodeTensor(proto, `initializer "${proto.name}" of ${where}`, externalData));
+  }
   for (const node of constants) put(node.output[0] ?? '', decodeConstant(node, where, externalData));
   return initializers;
 }
@@ -125,15 +151,20 @@ function decodeConstant(node: NodeProto, where: string, externalData: ExternalDa
   const attribute = node.attribute[0];
   const value = attribute && decodeAttribute(attribute, at, externalData);
   switch (attribute && value ? `${attribute.name}:${value.type}` : '') {
-    case 'value_int:int': return int64Scalar(attribute?.i ?? 0n);
-    case 'value_ints:ints': return tensor('int64', [attribute?.ints.length ?? 0], BigInt64Array.from(attribute?.ints ?? []));
+    case 'value_int:int':
+      return int64Scalar(attribute?.i ?? 0n);
+    case 'value_ints:ints':
+      return tensor('int64', [attribute?.ints.length ?? 0], BigInt64Array.from(attribute?.ints ?? []));
   }
   if (value?.type === 'tensor' && attribute?.name === 'value') return value.value;
   if (value?.type === 'float' && attribute?.name === 'value_float') return float32([value.value], []);
   if (value?.type === 'floats' && attribute?.name === 'value_floats') return float32(value.value);
   throw new GhostgradError({
-    what: 'unsupported constant', where: at, found: attribute ? `attribute ${attribute.name}` : 'no attribute',
-    expected: 'value, value_int, value_ints, value_float or value_floats', fix: 'export the model with dense numeric constants',
+    what: 'unsupported constant',
+    where: at,
+    found: attribute ? `attribute ${attribute.name}` : 'no attribute',
+    expected: 'value, value_int, value_ints, value_float or value_floats',
+    fix: 'export the model with dense numeric constants',
   });
 }
 
@@ -171,19 +202,30 @@ const text = (bytes: Uint8Array): string => new TextDecoder().decode(bytes);
 function decodeValueInfo({ name, type }: ValueInfoProto, kind: 'input' | 'output', where: string): ValueInfo {
   const at = `${kind} "${name}" of ${where}`;
   if (type?.value.case !== 'tensorType') {
-    throw new GhostgradError({ what: `unsupported ${kind}`, where: at, found: type?.value.case ?? 'no type', expected: 'a tensor with an element type' });
+    throw new GhostgradError({
+      what: `unsupported ${kind}`,
+      where: at,
+      found: type?.value.case ?? 'no type',
+      expected: 'a tensor with an element type',
+    });
   }
   const { elemType, shape } = type.value.value;
   const dtype = dtypeOf(elemType);
   if (dtype === undefined) {
     throw new GhostgradError({
-      what: `unsupported element type of an ${kind}`, where: at, found: dataTypeName(elemType), expected: 'a number type of at least one byte, or bool',
+      what: `unsupported element type of an ${kind}`,
+      where: at,
+      found: dataTypeName(elemType),
+      expected: 'a number type of at least one byte, or bool',
     });
   }
   return { name, dtype, shape: shape ? shape.dim.map(({ value }) => decodeDimension(value)) : null };
 }
 
-function decodeDimension(value: { readonly case: string | undefined; readonly value?: bigint | string | undefined }): Dimension {
+function decodeDimension(value: {
+  readonly case: string | undefined;
+  readonly value?: bigint | string | undefined;
+}): Dimension {
   if (typeof value.value === 'string') return value.value === '' ? null : value.value;
   const n = Number(value.value ?? -1);
   return Number.isSafeInteger(n) && n >= 0 ? n : null;
@@ -193,7 +235,12 @@ function requireDistinct(values: readonly ValueInfo[], kind: string, where: stri
   const seen = new Set<string>();
   for (const { name } of values) {
     if (name === '' || seen.has(name)) {
-      throw new GhostgradError({ what: `two ${kind}s of one name, or one without`, where, found: `"${name}"`, expected: `${kind}s with distinct names` });
+      throw new GhostgradError({
+        what: `two ${kind}s of one name, or one without`,
+        where,
+        found: `"${name}"`,
+        expected: `${kind}s with distinct names`,
+      });
     }
     seen.add(name);
   }
@@ -203,6 +250,9 @@ function requireOutputs(outputs: readonly ValueInfo[], defined: ReadonlySet<stri
   const missing = outputs.find(({ name }) => !defined.has(name));
   if (missing === undefined) return;
   throw new GhostgradError({
-    what: 'an output that nothing makes', where, found: `"${missing.name}"`, expected: 'the name of an input, initializer or node output',
+    what: 'an output that nothing makes',
+    where,
+    found: `"${missing.name}"`,
+    expected: 'the name of an input, initializer or node output',
   });
 }

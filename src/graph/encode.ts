@@ -100,9 +100,15 @@ function initializerChunks(name: string, value: Tensor, external: ExternalLocati
   return [lengthDelimited(GraphProtoSchema.field.initializer.number, totalBytes(body)), ...body];
 }
 
-const constantNode = (name: string, value: Tensor): NodeProto => encodeNode({
-  op: 'Constant', domain: '', name: `Constant/${name}`, inputs: [], outputs: [name], attributes: { value: { type: 'tensor', value } },
-});
+const constantNode = (name: string, value: Tensor): NodeProto =>
+  encodeNode({
+    op: 'Constant',
+    domain: '',
+    name: `Constant/${name}`,
+    inputs: [],
+    outputs: [name],
+    attributes: { value: { type: 'tensor', value } },
+  });
 
 const encodeNode = (node: Node): NodeProto => create(NodeProtoSchema, {
   name: node.name, opType: node.op, domain: node.domain, input: [...node.inputs], output: [...node.outputs],
@@ -111,20 +117,32 @@ const encodeNode = (node: Node): NodeProto => create(NodeProtoSchema, {
 
 function encodeAttribute(node: Node, name: string, attribute: Attribute): AttributeProto {
   switch (attribute.type) {
-    case 'int': return create(AttributeProtoSchema, { name, type: AttributeType.INT, i: toInt64(attribute.value) });
-    case 'float': return create(AttributeProtoSchema, { name, type: AttributeType.FLOAT, f: Math.fround(attribute.value) });
-    case 'string': return create(AttributeProtoSchema, { name, type: AttributeType.STRING, s: utf8(attribute.value) });
-    case 'tensor': return create(AttributeProtoSchema, { name, type: AttributeType.TENSOR, t: encodeTensor(attribute.value) });
-    case 'ints': return create(AttributeProtoSchema, { name, type: AttributeType.INTS, ints: attribute.value.map(toInt64) });
-    case 'floats': return create(AttributeProtoSchema, { name, type: AttributeType.FLOATS, floats: attribute.value.map(Math.fround) });
-    case 'strings': return create(AttributeProtoSchema, { name, type: AttributeType.STRINGS, strings: attribute.value.map(utf8) });
-    case 'other': throw new GhostgradError({
-      what: 'cannot write an attribute that was not kept when the model was read',
-      where: `attribute "${name}" of ${showNode(node)}`,
-      found: attribute.value,
-      expected: 'a number, a string, a tensor, or a list of numbers or strings',
-      fix: 'export the model without control flow (If, Loop, Scan), or choose outputs that do not depend on this node',
-    });
+    case 'int':
+      return create(AttributeProtoSchema, { name, type: AttributeType.INT, i: toInt64(attribute.value) });
+    case 'float':
+      return create(AttributeProtoSchema, { name, type: AttributeType.FLOAT, f: Math.fround(attribute.value) });
+    case 'string':
+      return create(AttributeProtoSchema, { name, type: AttributeType.STRING, s: utf8(attribute.value) });
+    case 'tensor':
+      return create(AttributeProtoSchema, { name, type: AttributeType.TENSOR, t: encodeTensor(attribute.value) });
+    case 'ints':
+      return create(AttributeProtoSchema, { name, type: AttributeType.INTS, ints: attribute.value.map(toInt64) });
+    case 'floats':
+      return create(AttributeProtoSchema, {
+        name,
+        type: AttributeType.FLOATS,
+        floats: attribute.value.map(Math.fround),
+      });
+    case 'strings':
+      return create(AttributeProtoSchema, { name, type: AttributeType.STRINGS, strings: attribute.value.map(utf8) });
+    case 'other':
+      throw new GhostgradError({
+        what: 'cannot write an attribute that was not kept when the model was read',
+        where: `attribute "${name}" of ${showNode(node)}`,
+        found: attribute.value,
+        expected: 'a number, a string, a tensor, or a list of numbers or strings',
+        fix: 'export the model without control flow (If, Loop), or choose outputs that do not depend on this node',
+      });
   }
 }
 

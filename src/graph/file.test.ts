@@ -1,4 +1,15 @@
-import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import type * as FileSystem from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -30,10 +41,18 @@ afterEach(() => {
 });
 
 const graph: Graph = {
-  name: 'g', opset: 21, metadata: {},
-  inputs: [{ name: 'x', dtype: 'float32', shape: [3] }], outputs: [{ name: 'y', dtype: 'float32', shape: [3] }],
+  name: 'g',
+  opset: 21,
+  metadata: {},
+  inputs: [{ name: 'x', dtype: 'float32', shape: [3] }],
+  outputs: [{ name: 'y', dtype: 'float32', shape: [3] }],
   nodes: [{ op: 'Add', domain: '', name: 'add', inputs: ['x', 'w'], outputs: ['y'], attributes: {} }],
-  initializers: new Map<string, Tensor>([['w', float32([1, 2, 3])], ['empty', float32([])], ['v', int64([4, 5])], ['c', float32([6])]]),
+  initializers: new Map<string, Tensor>([
+    ['w', float32([1, 2, 3])],
+    ['empty', float32([])],
+    ['v', int64([4, 5])],
+    ['c', float32([6])],
+  ]),
   literals: new Set(['c']),
 };
 const values = (g: Graph): unknown => Object.fromEntries([...g.initializers].map(([name, t]) => [name, toNumbers(t)]));
@@ -102,7 +121,9 @@ describe('an atomic write', () => {
     const path = join(folder, 'file');
     writeFileSync(path, 'old');
     room = 1;
-    expect(() => { writeFileAtomically(path, [Uint8Array.of(1), Uint8Array.of(2)]); }).toThrow(/file\)[^]*no space left on the disk[^]*fix/);
+    expect(() => {
+      writeFileAtomically(path, [Uint8Array.of(1), Uint8Array.of(2)]);
+    }).toThrow(/file\)[^]*no space left on the disk[^]*fix/);
     expect(readFileSync(path, 'utf8')).toBe('old');
     expect(readdirSync(folder)).toEqual(['file']);
   });

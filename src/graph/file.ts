@@ -1,5 +1,16 @@
 import { randomBytes } from 'node:crypto';
-import { closeSync, fstatSync, fsyncSync, openSync, readFileSync, readSync, readdirSync, renameSync, rmSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  fstatSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  readSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  writeSync,
+} from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { GhostgradError } from '../errors.ts';
 import { decodeModel } from './decode.ts';
@@ -67,8 +78,9 @@ const alignment = 4096;
 
 function dataFilesOf(path: string): readonly string[] {
   const prefix = `${basename(path)}.data`;
-  return explained('write', path, () => readdirSync(dirname(path)))
-    .filter((name) => name === prefix || (name.startsWith(`${prefix}.`) && /^\d+$/.test(name.slice(prefix.length + 1))));
+  return explained('write', path, () => readdirSync(dirname(path))).filter(
+    (name) => name === prefix || (name.startsWith(`${prefix}.`) && /^\d+$/.test(name.slice(prefix.length + 1))),
+  );
 }
 
 function freeName(name: string, taken: readonly string[]): string {
@@ -134,8 +146,11 @@ function readPart(path: string, offset: number, length: number): Uint8Array {
       const { size } = fstatSync(file);
       if (offset + length > size) {
         throw new GhostgradError({
-          what: 'the model\'s weight file is too short', where: path, found: `${size} bytes`,
-          expected: `at least ${offset + length} bytes`, fix: 'the file is truncated or of another model: export or copy both again',
+          what: "the model's weight file is too short",
+          where: path,
+          found: `${size} bytes`,
+          expected: `at least ${offset + length} bytes`,
+          fix: 'the file is truncated or of another model: export or copy both again',
         });
       }
       const bytes = new Uint8Array(length);
@@ -160,7 +175,10 @@ const reasons: Readonly<Record<string, { readonly found: string; readonly fix: s
   EROFS: { found: 'a read-only file system', fix: 'choose another path' },
   ENOSPC: { found: 'no space left on the disk', fix: 'free some space, or choose another disk' },
   EDQUOT: { found: 'disk quota exceeded', fix: 'free some space, or choose another disk' },
-  ERR_FS_FILE_TOO_LARGE: { found: 'a file of 2 GiB or more', fix: 'keep the weights as external data beside the model' },
+  ERR_FS_FILE_TOO_LARGE: {
+    found: 'a file of 2 GiB or more',
+    fix: 'keep the weights as external data beside the model',
+  },
 };
 
 /** Runs a file operation and turns the system's errors into ones for the user. */

@@ -1,6 +1,10 @@
 import { create } from '@bufbuild/protobuf';
 import {
-  type AttributeProto, AttributeProto_AttributeType as AttributeType, type FunctionProto, type ModelProto, type NodeProto,
+  type AttributeProto,
+  AttributeProto_AttributeType as AttributeType,
+  type FunctionProto,
+  type ModelProto,
+  type NodeProto,
   NodeProtoSchema,
 } from 'onnx-buf';
 import { GhostgradError } from '../errors.ts';
@@ -28,7 +32,9 @@ export function inlineFunctions({ graph, functions, opsetImport }: ModelProto, w
   const table: Functions = new Map(functions.map((f) => [keyOf(f.domain, f.name, f.overload), f]));
   requireFinite(nodes, table, where);
   const unique = uniqueNames([
-    ...nodes.flatMap((node) => node.output), ...(graph?.input ?? []).map((v) => v.name), ...(graph?.initializer ?? []).map((t) => t.name),
+    ...nodes.flatMap((node) => node.output),
+    ...(graph?.input ?? []).map((v) => v.name),
+    ...(graph?.initializer ?? []).map((t) => t.name),
   ]);
   const expand = (node: NodeProto): readonly NodeProto[] => {
     const f = calledBy(node, table);
@@ -47,12 +53,15 @@ interface Extent {
   readonly depth: number;
 }
 
-/** Measures the model after inlining without inlining it, since a few functions that call one another can stand for 2^60 nodes. */
+/** Measures the result of inlining beforehand, since a few functions that call one another can stand for 2^60 nodes. */
 function requireFinite(nodes: readonly NodeProto[], table: Functions, where: string): void {
   const extents = new Map<FunctionProto, Extent>();
   const sum = (body: readonly NodeProto[], callers: readonly FunctionProto[]): Extent => {
     const parts = body.map((node) => extentOf(node, callers));
-    return { size: parts.reduce((n, { size }) => n + size, 1), depth: parts.reduce((n, { depth }) => Math.max(n, depth), 0) };
+    return {
+      size: parts.reduce((n, { size }) => n + size, 1),
+      depth: parts.reduce((n, { depth }) => Math.max(n, depth), 0),
+    };
   };
   const extentOf = (node: NodeProto, callers: readonly FunctionProto[]): Extent => {
     const f = calledBy(node, table);
@@ -60,7 +69,9 @@ function requireFinite(nodes: readonly NodeProto[], table: Functions, where: str
     const known = extents.get(f);
     if (known !== undefined) return known;
     if (callers.includes(f)) refuse(f, where, 'it calls itself', 'functions without recursion');
-    if (callers.length > maximumDepth) refuse(f, where, `calls nested more than ${maximumDepth} deep`, 'a flatter model');
+    if (callers.length > maximumDepth) {
+      refuse(f, where, `calls nested more than ${maximumDepth} deep`, 'a flatter model');
+    }
     const { size, depth } = sum(f.node, [...callers, f]);
     if (size > maximumNodes) refuse(f, where, `more than ${maximumNodes} nodes after inlining`, 'a smaller model');
     if (depth >= maximumDepth) refuse(f, where, `calls nested more than ${maximumDepth} deep`, 'a flatter model');
@@ -73,7 +84,10 @@ function requireFinite(nodes: readonly NodeProto[], table: Functions, where: str
 
 function refuse(f: FunctionProto | undefined, where: string, found: string, expected: string): never {
   throw new GhostgradError({
-    what: f ? `cannot inline the model's function "${f.domain}.${f.name}"` : 'cannot inline the model\'s functions', where, found, expected,
+    what: f ? `cannot inline the model's function "${f.domain}.${f.name}"` : "cannot inline the model's functions",
+    where,
+    found,
+    expected,
     fix: 'export the model without local functions',
   });
 }
@@ -85,7 +99,9 @@ function requirePlain(f: FunctionProto, versions: ReadonlyMap<string, bigint>, w
       refuse(f, where, `operator set "${domain}" version ${version}`, `version ${found}, as in the model`);
     }
   }
-  const nested = f.node.find((node) => node.attribute.some((a) => a.type === AttributeType.GRAPH || a.type === AttributeType.GRAPHS));
+  const nested = f.node.find((node) =>
+    node.attribute.some((a) => a.type === AttributeType.GRAPH || a.type === AttributeType.GRAPHS),
+  );
   if (nested) refuse(f, where, `a subgraph in its ${nested.opType} node "${nested.name}"`, 'a body of plain nodes');
 }
 
@@ -107,15 +123,21 @@ function bodyOf(f: FunctionProto, call: NodeProto, unique: (hint: string) => str
     return name;
   };
   const attributes = new Map<string, AttributeProto>([...f.attributeProto, ...call.attribute].map((a) => [a.name, a]));
-  const body = f.node.map((node) => create(NodeProtoSchema, {
-    opType: node.opType, domain: node.domain, overload: node.overload, name: `${prefix}/${node.name !== '' ? node.name : node.opType}`,
-    input: node.input.map(actualOf), output: node.output.map(actualOf),
-    attribute: node.attribute.flatMap((a) => {
-      if (a.refAttrName === '') return [a];
-      const actual = attributes.get(a.refAttrName);
-      return actual === undefined ? [] : [{ ...actual, name: a.name, refAttrName: '' }];
+  const body = f.node.map((node) =>
+    create(NodeProtoSchema, {
+      opType: node.opType,
+      domain: node.domain,
+      overload: node.overload,
+      name: `${prefix}/${node.name !== '' ? node.name : node.opType}`,
+      input: node.input.map(actualOf),
+      output: node.output.map(actualOf),
+      attribute: node.attribute.flatMap((a) => {
+        if (a.refAttrName === '') return [a];
+        const actual = attributes.get(a.refAttrName);
+        return actual === undefined ? [] : [{ ...actual, name: a.name, refAttrName: '' }];
+      }),
     }),
-  }));
+  );
   // A function may hand an input straight through, or return one value under two names.
   const aliases = f.output.flatMap((formal, i) => {
     const actual = call.output[i] ?? '';

@@ -98,9 +98,17 @@ export function stringAttribute(node: Pick<Node, 'attributes'>, name: string, fa
 /** What specialisation asks of the operator table; `ops/` provides it, so that `graph/` knows no operator. */
 export interface OperatorSemantics {
   /** Types of the node's outputs. Throws GhostgradError for an unknown operator or impossible operands. */
-  infer(node: Node, inputs: readonly (TensorType | undefined)[], constants: readonly (Tensor | undefined)[]): readonly TensorType[];
+  infer(
+    node: Node,
+    inputs: readonly (TensorType | undefined)[],
+    constants: readonly (Tensor | undefined)[],
+  ): readonly TensorType[];
   /** Values of the outputs when they can be computed from constants at compile time, else undefined. */
-  fold(node: Node, inputs: readonly (TensorType | undefined)[], constants: readonly (Tensor | undefined)[]): readonly Tensor[] | undefined;
+  fold(
+    node: Node,
+    inputs: readonly (TensorType | undefined)[],
+    constants: readonly (Tensor | undefined)[],
+  ): readonly Tensor[] | undefined;
 }
 
 /** `[2, 3]` */

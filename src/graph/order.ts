@@ -42,7 +42,9 @@ export function sortNodes(nodes: readonly Node[], given: ReadonlySet<string>, wh
   const stuck = nodes.find((_, i) => (waiting[i] ?? 0) > 0);
   if (stuck !== undefined) {
     throw new GhostgradError({
-      what: 'the graph has a cycle', where, found: `${showNode(stuck)} depends on its own outputs, or on a node that does`,
+      what: 'the graph has a cycle',
+      where,
+      found: `${showNode(stuck)} depends on its own outputs, or on a node that does`,
       expected: 'nodes that can be put in an order of execution',
     });
   }
@@ -50,19 +52,27 @@ export function sortNodes(nodes: readonly Node[], given: ReadonlySet<string>, wh
 }
 
 /** The index of the node that makes each value. */
-function producersOf(nodes: readonly Node[], given: ReadonlySet<string>, where: string | undefined): ReadonlyMap<string, number> {
+function producersOf(
+  nodes: readonly Node[],
+  given: ReadonlySet<string>,
+  where: string | undefined,
+): ReadonlyMap<string, number> {
   const producers = new Map<string, number>();
-  nodes.forEach((node, i) => node.outputs.forEach((output) => {
-    if (output === '') return;
-    if (producers.has(output) || given.has(output)) {
-      throw new GhostgradError({
-        what: 'a value is defined twice', where,
-        found: `"${output}" is made by ${showNode(node)} and ${given.has(output) ? 'is an input or initializer' : 'by another node'}`,
-        expected: 'one definition of each value',
-      });
-    }
-    producers.set(output, i);
-  }));
+  nodes.forEach((node, i) =>
+    node.outputs.forEach((output) => {
+      if (output === '') return;
+      if (producers.has(output) || given.has(output)) {
+        const other = given.has(output) ? 'is an input or initializer' : 'by another node';
+        throw new GhostgradError({
+          what: 'a value is defined twice',
+          where,
+          found: `"${output}" is made by ${showNode(node)} and ${other}`,
+          expected: 'one definition of each value',
+        });
+      }
+      producers.set(output, i);
+    }),
+  );
   return producers;
 }
 
@@ -75,8 +85,11 @@ function requireDefined(
   const missing = node.inputs.find((input) => input !== '' && !given.has(input) && !producers.has(input));
   if (missing !== undefined) {
     throw new GhostgradError({
-      what: 'a node uses a value that does not exist', where, found: `"${missing}" in ${showNode(node)}`,
-      expected: 'an input, an initializer or the output of a node', fix: 'the file is damaged or incomplete: export it again',
+      what: 'a node uses a value that does not exist',
+      where,
+      found: `"${missing}" in ${showNode(node)}`,
+      expected: 'an input, an initializer or the output of a node',
+      fix: 'the file is damaged or incomplete: export it again',
     });
   }
   return dependencies(node, producers);

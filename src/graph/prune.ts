@@ -20,7 +20,11 @@ export function prune<G extends Graph | TypedGraph>(graph: G, outputs?: readonly
   }
   const inputs = outputs === undefined ? graph.inputs : graph.inputs.filter(({ name }) => needed.has(name));
   const initializers = new Map([...graph.initializers].filter(([name]) => needed.has(name)));
-  const made = new Set([...initializers.keys(), ...inputs.map(({ name }) => name), ...nodes.flatMap((node) => node.outputs)]);
+  const made = new Set([
+    ...initializers.keys(),
+    ...inputs.map(({ name }) => name),
+    ...nodes.flatMap((node) => node.outputs),
+  ]);
   return {
     ...graph,
     inputs,
@@ -48,6 +52,6 @@ function unknownOutput(graph: Graph, name: string): never {
     what: 'the model has no such output',
     where: `graph "${graph.name}"`,
     found: `"${name}"`,
-    expected: `one of its outputs (${graph.outputs.map((output) => `"${output.name}"`).join(', ')}) or another value in it`,
+    expected: `${graph.outputs.map((output) => `"${output.name}"`).join(', ')} or another value in it`,
   });
 }

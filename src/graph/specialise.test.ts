@@ -42,20 +42,42 @@ const semantics: OperatorSemantics = {
   },
 };
 
-const node = (op: string, inputs: readonly string[], outputs: readonly string[], attributes: Node['attributes'] = {}): Node =>
-  ({ op, domain: '', name: `${op}:${outputs[0] ?? ''}`, inputs, outputs, attributes });
-const value = (name: string, shape: ValueInfo['shape'], dtype: ValueInfo['dtype'] = 'float32'): ValueInfo => ({ name, dtype, shape });
+const node = (
+  op: string,
+  inputs: readonly string[],
+  outputs: readonly string[],
+  attributes: Node['attributes'] = {},
+): Node => ({ op, domain: '', name: `${op}:${outputs[0] ?? ''}`, inputs, outputs, attributes });
+const value = (name: string, shape: ValueInfo['shape'], dtype: ValueInfo['dtype'] = 'float32'): ValueInfo => ({
+  name,
+  dtype,
+  shape,
+});
 const graphOf = (parts: Partial<Graph>): Graph => ({
-  name: 'g', opset: 21, inputs: [value('x', ['batch', 'n', 2])], outputs: [value('y', null)], nodes: [], initializers: new Map(), metadata: {}, ...parts,
+  name: 'g',
+  opset: 21,
+  inputs: [value('x', ['batch', 'n', 2])],
+  outputs: [value('y', null)],
+  nodes: [],
+  initializers: new Map(),
+  metadata: {},
+  ...parts,
 });
 
 /** x reshaped to [its first dimension, -1 written out as 6], the way exporters write Flatten. */
 const flatten = graphOf({
   nodes: [
-    node('Shape', ['x'], ['s']), node('Gather', ['s'], ['b'], { at: { type: 'int', value: 0 } }), node('Concat', ['b', 'rest'], ['t']),
-    node('Reshape', ['x', 't'], ['r']), node('Neg', ['r'], ['y']), node('Neg', ['r'], ['unused']),
+    node('Shape', ['x'], ['s']),
+    node('Gather', ['s'], ['b'], { at: { type: 'int', value: 0 } }),
+    node('Concat', ['b', 'rest'], ['t']),
+    node('Reshape', ['x', 't'], ['r']),
+    node('Neg', ['r'], ['y']),
+    node('Neg', ['r'], ['unused']),
   ],
-  initializers: new Map<string, Tensor>([['rest', int64([6])], ['forgotten', float32([1])]]),
+  initializers: new Map<string, Tensor>([
+    ['rest', int64([6])],
+    ['forgotten', float32([1])],
+  ]),
   literals: new Set(['rest']),
 });
 
@@ -89,7 +111,8 @@ describe('specialise', () => {
 
   it('does not fold large values, nor even compute them', () => {
     folded.length = 0;
-    const iota = (n: number): Graph => graphOf({ inputs: [], nodes: [node('Iota', [], ['y'], { n: { type: 'int', value: n } })] });
+    const iota = (n: number): Graph =>
+      graphOf({ inputs: [], nodes: [node('Iota', [], ['y'], { n: { type: 'int', value: n } })] });
     expect(specialise(iota(1_000_000), {}, semantics).nodes).toHaveLength(0);
     expect(folded).toEqual(['Iota:y']);
     expect(specialise(iota(1_000_001), {}, semantics).nodes).toHaveLength(1);
@@ -98,9 +121,14 @@ describe('specialise', () => {
 
   it('lets fixed inputs, and those that follow from others, be left out', () => {
     const graph = graphOf({
-      inputs: [value('x', ['batch', 3]), value('mask', ['batch', 5], 'bool'), value('fixed', [2, 2])], nodes: [node('Neg', ['x'], ['y'])],
+      inputs: [value('x', ['batch', 3]), value('mask', ['batch', 5], 'bool'), value('fixed', [2, 2])],
+      nodes: [node('Neg', ['x'], ['y'])],
     });
-    expect(specialise(graph, { x: [4, 3] }, semantics).inputs.map(({ shape }) => shape)).toEqual([[4, 3], [4, 5], [2, 2]]);
+    expect(specialise(graph, { x: [4, 3] }, semantics).inputs.map(({ shape }) => shape)).toEqual([
+      [4, 3],
+      [4, 5],
+      [2, 2],
+    ]);
   });
 
   it.each<[string, Readonly<Record<string, readonly number[]>>, RegExp]>([
@@ -118,8 +146,12 @@ describe('specialise', () => {
   });
 
   it('passes on what an operator refuses', () => {
-    expect(() => specialise(graphOf({ nodes: [node('Frobnicate', ['x'], ['y'])] }), { x: [1, 1, 2] }, semantics)).toThrow(/Frobnicate/);
-    expect(() => specialise(graphOf({ nodes: [node('Neg', ['x'], ['y', 'z'])] }), { x: [1, 1, 2] }, semantics)).toThrow(/more outputs/);
+    expect(() =>
+      specialise(graphOf({ nodes: [node('Frobnicate', ['x'], ['y'])] }), { x: [1, 1, 2] }, semantics),
+    ).toThrow(/Frobnicate/);
+    expect(() => specialise(graphOf({ nodes: [node('Neg', ['x'], ['y', 'z'])] }), { x: [1, 1, 2] }, semantics)).toThrow(
+      /more outputs/,
+    );
   });
 
   it('skips optional outputs that are left out', () => {
@@ -131,8 +163,13 @@ describe('specialise', () => {
 
 describe('prune', () => {
   const graph = graphOf({
-    inputs: [value('x', [2]), value('label', [1])], outputs: [value('logits', null), value('loss', null)],
-    nodes: [node('Neg', ['x'], ['features']), node('Neg', ['features'], ['logits']), node('Concat', ['logits', 'label'], ['loss'])],
+    inputs: [value('x', [2]), value('label', [1])],
+    outputs: [value('logits', null), value('loss', null)],
+    nodes: [
+      node('Neg', ['x'], ['features']),
+      node('Neg', ['features'], ['logits']),
+      node('Concat', ['logits', 'label'], ['loss']),
+    ],
     initializers: new Map([['w', float32([1])]]),
   });
 
@@ -147,7 +184,11 @@ describe('prune', () => {
 
   it('takes an inner value as an output, with its type where that is known', () => {
     expect(prune(graph, ['features']).outputs).toEqual([{ name: 'features', dtype: 'float32', shape: null }]);
-    const typed = specialise({ ...graph, nodes: graph.nodes.slice(0, 2), outputs: [value('logits', null)] }, { x: [2], label: [1] }, semantics);
+    const typed = specialise(
+      { ...graph, nodes: graph.nodes.slice(0, 2), outputs: [value('logits', null)] },
+      { x: [2], label: [1] },
+      semantics,
+    );
     const features = prune(typed, ['features']);
     verify(features);
     expect(features.outputs).toEqual([{ name: 'features', dtype: 'float32', shape: [2] }]);

@@ -1,6 +1,15 @@
 import { GhostgradError } from '../errors.ts';
 import { type Shape, type Tensor, type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
-import { type Dimension, type Graph, type Node, type OperatorSemantics, type TypedGraph, type ValueInfo, showNode, showShape } from './ir.ts';
+import {
+  type Dimension,
+  type Graph,
+  type Node,
+  type OperatorSemantics,
+  type TypedGraph,
+  type ValueInfo,
+  showNode,
+  showShape,
+} from './ir.ts';
 import { prune } from './prune.ts';
 
 /** Folded values above this many elements stay computations: they would only make the graph large. */
@@ -16,7 +25,11 @@ const maximumFolded = 1_000_000;
  * the inputs given, may be left out
  * @throws GhostgradError when shapes contradict the declared ones or one another, or the operators' shape rules do
  */
-export function specialise(graph: Graph, shapes: Readonly<Record<string, Shape>>, semantics: OperatorSemantics): TypedGraph {
+export function specialise(
+  graph: Graph,
+  shapes: Readonly<Record<string, Shape>>,
+  semantics: OperatorSemantics,
+): TypedGraph {
   const inputs = concreteInputs(graph, shapes);
   const types = new Map<string, TensorType>(inputs.map(({ name, dtype, shape }) => [name, { dtype, shape }]));
   const initializers = new Map(graph.initializers);
@@ -30,10 +43,16 @@ export function specialise(graph: Graph, shapes: Readonly<Record<string, Shape>>
   const nodes: Node[] = [];
   for (const node of graph.nodes) {
     const operands = node.inputs.map((name) => (name === '' ? undefined : types.get(name)));
-    const inferred = semantics.infer(node, operands, node.inputs.map((name) => initializers.get(name)));
+    const inferred = semantics.infer(
+      node,
+      operands,
+      node.inputs.map((name) => initializers.get(name)),
+    );
     const outputs = node.outputs.map((name, i) => ({ name, type: inferred[i] })).filter(({ name }) => name !== '');
     for (const { name, type } of outputs) {
-      if (type === undefined) throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${name}"` });
+      if (type === undefined) {
+        throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${name}"` });
+      }
       types.set(name, type);
     }
     const modest = inferred.every(({ shape }) => sizeOf(shape) <= maximumFolded);
@@ -71,12 +90,16 @@ function concreteInputs(graph: Graph, shapes: Readonly<Record<string, Shape>>): 
     if (shape !== undefined) bindSymbols(input, shape, symbols);
   }
   return graph.inputs.map((input) => {
-    const shape = given.get(input.name) ?? input.shape?.map((d) => (typeof d === 'string' ? symbols.get(d)?.size ?? d : d));
+    const shape =
+      given.get(input.name) ?? input.shape?.map((d) => (typeof d === 'string' ? (symbols.get(d)?.size ?? d) : d));
     if (shape === undefined || !isConcrete(shape)) {
+      const example = (input.shape ?? [1]).map((d) => (typeof d === 'number' ? d : 1));
       throw new GhostgradError({
-        what: 'an input without a shape', where: `input "${input.name}"`,
-        found: input.shape === null ? 'an unknown rank' : showShape(shape ?? []), expected: 'a size for every dimension',
-        fix: `give its shape, e.g. ${input.name}=${(input.shape ?? []).map((d) => (typeof d === 'number' ? d : 1)).join()}`,
+        what: 'an input without a shape',
+        where: `input "${input.name}"`,
+        found: input.shape === null ? 'an unknown rank' : showShape(shape ?? []),
+        expected: 'a size for every dimension',
+        fix: `give its shape, e.g. ${input.name}=${example.join()}`,
       });
     }
     return { name: input.name, dtype: input.dtype, shape };
@@ -86,21 +109,30 @@ function concreteInputs(graph: Graph, shapes: Readonly<Record<string, Shape>>): 
 const isConcrete = (shape: readonly Dimension[]): shape is Shape => shape.every((d) => typeof d === 'number');
 
 function bindSymbols(
-  { name, shape: declared }: ValueInfo, shape: Shape, symbols: Map<string, { readonly size: number; readonly input: string }>,
+  { name, shape: declared }: ValueInfo,
+  shape: Shape,
+  symbols: Map<string, { readonly size: number; readonly input: string }>,
 ): void {
   const refuse = (found: string, expected: string): never => {
     throw new GhostgradError({ what: 'wrong input shape', where: `input "${name}"`, found, expected });
   };
   if (!shape.every((n) => Number.isSafeInteger(n) && n >= 0)) refuse(showShape(shape), 'whole numbers of at least 0');
   if (declared === null) return;
-  if (declared.length !== shape.length) refuse(`${showShape(shape)} (rank ${shape.length})`, `${showShape(declared)} (rank ${declared.length})`);
+  if (declared.length !== shape.length) {
+    refuse(`${showShape(shape)} (rank ${shape.length})`, `${showShape(declared)} (rank ${declared.length})`);
+  }
   declared.forEach((d, axis) => {
     const size = shape[axis] ?? 0;
-    if (typeof d === 'number' && d !== size) refuse(`${showShape(shape)} with ${size} in axis ${axis}`, showShape(declared));
+    if (typeof d === 'number' && d !== size) {
+      refuse(`${showShape(shape)} with ${size} in axis ${axis}`, showShape(declared));
+    }
     if (typeof d !== 'string') return;
     const bound = symbols.get(d);
     if (bound !== undefined && bound.size !== size) {
-      refuse(`${showShape(shape)} with ${d} = ${size} in axis ${axis}`, `${d} = ${bound.size}, as in input "${bound.input}"`);
+      refuse(
+        `${showShape(shape)} with ${d} = ${size} in axis ${axis}`,
+        `${d} = ${bound.size}, as in input "${bound.input}"`,
+      );
     }
     symbols.set(d, bound ?? { size, input: name });
   });

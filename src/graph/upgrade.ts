@@ -13,7 +13,10 @@ import { type UpgradeContext, changes, introducedIn } from './upgrades.ts';
  * @throws GhostgradError where an old form of an operator has no counterpart
  */
 export function upgrade(graph: Graph): Graph {
-  const opset = Math.max(latestOpset, ...graph.nodes.map((node) => (node.domain === '' ? introducedIn[node.op] ?? 0 : 0)));
+  const opset = Math.max(
+    latestOpset,
+    ...graph.nodes.map((node) => (node.domain === '' ? (introducedIn[node.op] ?? 0) : 0)),
+  );
   if (graph.opset >= latestOpset) return { ...graph, opset };
   const initializers = new Map(graph.initializers);
   const literals = new Set(graph.literals);
@@ -46,7 +49,8 @@ export function upgrade(graph: Graph): Graph {
   });
   for (const node of graph.nodes) {
     const change = node.domain === '' && Object.hasOwn(changes, node.op) ? changes[node.op] : undefined;
-    const current = change !== undefined && graph.opset < change.below ? change.rewrite(node, contextFor(node)) : [node];
+    const current =
+      change !== undefined && graph.opset < change.below ? change.rewrite(node, contextFor(node)) : [node];
     nodes.push(...current.map((n) => (n.name === node.name ? n : { ...n, name: uniqueNode(n.name) })));
   }
   return { ...graph, opset, initializers, literals, nodes };
@@ -58,9 +62,42 @@ interface Facts {
 }
 
 const keepsRank = new Set([
-  'Relu', 'LeakyRelu', 'Elu', 'Selu', 'PRelu', 'Sigmoid', 'Tanh', 'Softplus', 'Softmax', 'LogSoftmax', 'Hardmax', 'Clip', 'Abs', 'Neg',
-  'Exp', 'Log', 'Sqrt', 'Erf', 'Identity', 'Cast', 'Dropout', 'BatchNormalization', 'InstanceNormalization', 'LRN', 'Conv',
-  'ConvTranspose', 'MaxPool', 'AveragePool', 'GlobalAveragePool', 'GlobalMaxPool', 'Pad', 'Slice', 'Transpose', 'Concat', 'Upsample', 'Resize',
+  'Relu',
+  'LeakyRelu',
+  'Elu',
+  'Selu',
+  'PRelu',
+  'Sigmoid',
+  'Tanh',
+  'Softplus',
+  'Softmax',
+  'LogSoftmax',
+  'Hardmax',
+  'Clip',
+  'Abs',
+  'Neg',
+  'Exp',
+  'Log',
+  'Sqrt',
+  'Erf',
+  'Identity',
+  'Cast',
+  'Dropout',
+  'BatchNormalization',
+  'InstanceNormalization',
+  'LRN',
+  'Conv',
+  'ConvTranspose',
+  'MaxPool',
+  'AveragePool',
+  'GlobalAveragePool',
+  'GlobalMaxPool',
+  'Pad',
+  'Slice',
+  'Transpose',
+  'Concat',
+  'Upsample',
+  'Resize',
 ]);
 const broadcasts = new Set(['Add', 'Sub', 'Mul', 'Div', 'Pow', 'Sum', 'Max', 'Min', 'Mean', 'MatMul']);
 const isMatrix = new Set(['Gemm', 'Flatten']);
@@ -76,7 +113,10 @@ function knownFacts(graph: Graph): ReadonlyMap<string, Facts> {
     const rank = rankAfter(node, facts);
     const dtype = dtypeAfter(node, facts);
     for (const output of node.outputs) {
-      facts.set(output, { dtype: declared.get(output)?.dtype ?? dtype, rank: declared.get(output)?.shape?.length ?? rank });
+      facts.set(output, {
+        dtype: declared.get(output)?.dtype ?? dtype,
+        rank: declared.get(output)?.shape?.length ?? rank,
+      });
     }
   }
   return facts;

@@ -1,7 +1,16 @@
 import { GhostgradError } from '../errors.ts';
 import { type DType, type Tensor, float32, int64, tensor } from '../tensor/tensor.ts';
 import {
-  type Attribute, type Attributes, type Node, floatAttribute, int, intAttribute, intsAttribute, showNode, string, stringAttribute,
+  type Attribute,
+  type Attributes,
+  type Node,
+  floatAttribute,
+  int,
+  intAttribute,
+  intsAttribute,
+  showNode,
+  string,
+  stringAttribute,
 } from './ir.ts';
 import { dataTypeOf, toInt64 } from './onnx.ts';
 
@@ -41,7 +50,8 @@ function without(attributes: Attributes, ...names: readonly string[]): Attribute
   return Object.fromEntries(Object.entries(attributes).filter(([name]) => !names.includes(name)));
 }
 
-const int64Vector = (values: readonly number[]): Tensor => tensor('int64', [values.length], BigInt64Array.from(values, toInt64));
+const int64Vector = (values: readonly number[]): Tensor =>
+  tensor('int64', [values.length], BigInt64Array.from(values, toInt64));
 
 const asTensor = (attribute: Attribute): Tensor | undefined =>
   attribute.type === 'ints' ? int64Vector(attribute.value)
@@ -88,7 +98,13 @@ const normalisation: Change = {
 };
 
 const refuse = (node: Node, what: string, found: string, expected: string): never => {
-  throw new GhostgradError({ what, where: showNode(node), found, expected, fix: 'export the model again with opset 17 or newer' });
+  throw new GhostgradError({
+    what,
+    where: showNode(node),
+    found,
+    expected,
+    fix: 'export the model again with opset 17 or newer',
+  });
 };
 
 /** More than one output meant training. The saved statistics of a batch are no longer outputs. */
@@ -96,10 +112,17 @@ const batchNormalization: Change = {
   below: 14,
   rewrite: (node, context) => {
     if (intAttribute(node, 'spatial', 1) !== 1) {
-      refuse(node, 'BatchNormalization with statistics for each position has no newer form', 'spatial = 0', 'spatial = 1');
+      refuse(
+        node,
+        'BatchNormalization with statistics for each position has no newer form',
+        'spatial = 0',
+        'spatial = 1',
+      );
     }
     const saved = node.outputs.slice(3).find(context.isUsed);
-    if (saved !== undefined) refuse(node, 'the saved statistics of BatchNormalization have no newer form', `uses of "${saved}"`, 'none');
+    if (saved !== undefined) {
+      refuse(node, 'the saved statistics of BatchNormalization have no newer form', `uses of "${saved}"`, 'none');
+    }
     const isTraining = node.outputs.slice(1).some((output) => output !== '');
     return [{
       ...node,
@@ -115,14 +138,27 @@ const dropout: Change = {
   rewrite: (node, context) => {
     const [x = ''] = node.inputs;
     const [y = '', mask = ''] = node.outputs;
-    const ratio = node.attributes['ratio'] && context.constant('ratio', float32([floatAttribute(node, 'ratio', 0.5)], []));
-    const current = { ...node, inputs: ratio === undefined ? [x] : [x, ratio], attributes: without(node.attributes, 'ratio') };
+    const ratio =
+      node.attributes['ratio'] && context.constant('ratio', float32([floatAttribute(node, 'ratio', 0.5)], []));
+    const current = {
+      ...node,
+      inputs: ratio === undefined ? [x] : [x, ratio],
+      attributes: without(node.attributes, 'ratio'),
+    };
     if (!context.isUsed(mask)) return [{ ...current, outputs: [y] }];
     if (context.opset >= 10) return [current];
     const raw = context.name(`${mask}/bool`);
-    return [{ ...current, outputs: [y, raw] }, {
-      op: 'Cast', domain: '', name: `${node.name}/mask`, inputs: [raw], outputs: [mask], attributes: { to: int(dataTypeOf[context.dtypeOf(x)]) },
-    }];
+    return [
+      { ...current, outputs: [y, raw] },
+      {
+        op: 'Cast',
+        domain: '',
+        name: `${node.name}/mask`,
+        inputs: [raw],
+        outputs: [mask],
+        attributes: { to: int(dataTypeOf[context.dtypeOf(x)]) },
+      },
+    ];
   },
 };
 
@@ -158,7 +194,9 @@ const split: Change = {
   rewrite: (node, context) => {
     const [current = node] = node.attributes['split'] ? attributesToInputs('split')(node, context) : [node];
     const isEqual = (current.inputs[1] ?? '') === '';
-    return [isEqual ? { ...current, attributes: { ...current.attributes, num_outputs: int(node.outputs.length) } } : current];
+    return [
+      isEqual ? { ...current, attributes: { ...current.attributes, num_outputs: int(node.outputs.length) } } : current,
+    ];
   },
 };
 
@@ -170,7 +208,12 @@ function oldResize(node: Node, x: string, scales: string, values: readonly numbe
   const mode = stringAttribute(node, 'mode', 'nearest');
   const shrinks = values?.some((s) => s < 1) ?? false;
   if (mode === 'nearest' && shrinks && values?.some((s) => s > 1)) {
-    refuse(node, `${node.op} that enlarges one axis and shrinks another has no newer form`, `scales ${values.join(', ')}`, 'scales all ≥ 1 or all ≤ 1');
+    refuse(
+      node,
+      `${node.op} that enlarges one axis and shrinks another has no newer form`,
+      `scales ${values.join(', ')}`,
+      'scales all ≥ 1 or all ≤ 1',
+    );
   }
   return [{
     ...node,
@@ -205,15 +248,24 @@ const resize: Change = {
     if (context.opset < 11) return oldResize(node, x, scales, scalesOf(scales, context));
     if (stringAttribute(node, 'coordinate_transformation_mode', '') !== 'tf_half_pixel_for_nn') return [node];
     if (stringAttribute(node, 'nearest_mode', 'round_prefer_floor') !== 'floor') {
-      refuse(node, 'a Resize mode that was removed', 'tf_half_pixel_for_nn', 'half_pixel, asymmetric, align_corners or pytorch_half_pixel');
+      refuse(
+        node,
+        'a Resize mode that was removed',
+        'tf_half_pixel_for_nn',
+        'half_pixel, asymmetric, align_corners or pytorch_half_pixel',
+      );
     }
     // floor((i + ½) / scale) is round((i + ½) / scale - ½) with halves rounded up.
-    return [{
-      ...node,
-      attributes: {
-        ...node.attributes, coordinate_transformation_mode: string('half_pixel'), nearest_mode: string('round_prefer_ceil'),
+    return [
+      {
+        ...node,
+        attributes: {
+          ...node.attributes,
+          coordinate_transformation_mode: string('half_pixel'),
+          nearest_mode: string('round_prefer_ceil'),
+        },
       },
-    }];
+    ];
   },
 };
 
@@ -229,7 +281,9 @@ const groupNormalization: Change = {
     const normalised = context.op('InstanceNormalization', [context.op('Reshape', [x, groups]), scale, bias], {
       epsilon: { type: 'float', value: floatAttribute(node, 'epsilon', 1e-5) },
     });
-    return [{ ...node, op: 'Reshape', inputs: [normalised, context.op('Shape', [x])], attributes: { allowzero: int(1) } }];
+    return [
+      { ...node, op: 'Reshape', inputs: [normalised, context.op('Shape', [x])], attributes: { allowzero: int(1) } },
+    ];
   },
 };
 

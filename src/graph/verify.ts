@@ -1,5 +1,5 @@
 import { bytesPerElement, sameShape, sizeOf } from '../tensor/tensor.ts';
-import { type Attribute, type Graph, type TypedGraph, showNode, showType } from './ir.ts';
+import { type Attribute, type Graph, type TypedGraph, showNode, showShape, showType } from './ir.ts';
 
 /**
  * Checks the invariants that every pass relies on; tests run it after each pass.
@@ -10,7 +10,9 @@ import { type Attribute, type Graph, type TypedGraph, showNode, showType } from 
  */
 export function verify(graph: Graph | TypedGraph): void {
   const violations = [...definitions(graph), ...names(graph), ...tensors(graph), ...attributes(graph), ...types(graph)];
-  if (violations.length > 0) throw new Error(`graph "${graph.name}" is not valid:\n${violations.map((v) => `  ${v}`).join('\n')}`);
+  if (violations.length > 0) {
+    throw new Error(`graph "${graph.name}" is not valid:\n${violations.map((v) => `  ${v}`).join('\n')}`);
+  }
 }
 
 function* definitions(graph: Graph): Iterable<string> {
@@ -22,12 +24,16 @@ function* definitions(graph: Graph): Iterable<string> {
   for (const { name } of graph.inputs) yield* define(name, 'an input');
   for (const name of graph.initializers.keys()) yield* define(name, 'an initializer');
   for (const node of graph.nodes) {
-    for (const input of node.inputs) if (input !== '' && !defined.has(input)) yield `${showNode(node)} uses "${input}" before it is defined`;
+    for (const input of node.inputs) {
+      if (input !== '' && !defined.has(input)) yield `${showNode(node)} uses "${input}" before it is defined`;
+    }
     for (const output of node.outputs) if (output !== '') yield* define(output, showNode(node));
     if (node.outputs.every((output) => output === '')) yield `${showNode(node)} has no output`;
   }
   for (const { name } of graph.outputs) if (!defined.has(name)) yield `output "${name}" is not defined`;
-  for (const name of graph.literals ?? []) if (!graph.initializers.has(name)) yield `literal "${name}" is not an initializer`;
+  for (const name of graph.literals ?? []) {
+    if (!graph.initializers.has(name)) yield `literal "${name}" is not an initializer`;
+  }
 }
 
 function* names(graph: Graph): Iterable<string> {
@@ -37,14 +43,22 @@ function* names(graph: Graph): Iterable<string> {
   };
   for (const name of repeated(graph.nodes.map((node) => node.name))) yield `two nodes are named "${name}"`;
   for (const name of repeated(graph.outputs.map((output) => output.name))) yield `two outputs are named "${name}"`;
-  for (const node of graph.nodes) if (node.name === '' || node.op === '') yield `a node without a name or an operator: ${showNode(node)}`;
-  if ([...graph.inputs.map((v) => v.name), ...graph.initializers.keys()].includes('')) yield 'an input or initializer without a name';
+  for (const node of graph.nodes) {
+    if (node.name === '' || node.op === '') yield `a node without a name or an operator: ${showNode(node)}`;
+  }
+  if ([...graph.inputs.map((v) => v.name), ...graph.initializers.keys()].includes('')) {
+    yield 'an input or initializer without a name';
+  }
 }
 
 function* tensors(graph: Graph): Iterable<string> {
   for (const [name, t] of graph.initializers) {
-    if (t.data.length !== sizeOf(t.shape)) yield `initializer "${name}", ${showType(t)}, holds ${t.data.length} elements`;
-    if (t.data.BYTES_PER_ELEMENT !== bytesPerElement(t.dtype)) yield `initializer "${name}", ${showType(t)}, is stored as ${t.data.constructor.name}`;
+    if (t.data.length !== sizeOf(t.shape)) {
+      yield `initializer "${name}", ${showType(t)}, holds ${t.data.length} elements`;
+    }
+    if (t.data.BYTES_PER_ELEMENT !== bytesPerElement(t.dtype)) {
+      yield `initializer "${name}", ${showType(t)}, is stored as ${t.data.constructor.name}`;
+    }
   }
 }
 
@@ -52,7 +66,8 @@ const isWellFormed: { readonly [T in Attribute['type']]: (value: unknown) => boo
   int: (value) => Number.isInteger(value),
   float: (value) => typeof value === 'number',
   string: (value) => typeof value === 'string',
-  tensor: (value) => typeof value === 'object' && value !== null && 'dtype' in value && 'shape' in value && 'data' in value,
+  tensor: (value) =>
+    typeof value === 'object' && value !== null && 'dtype' in value && 'shape' in value && 'data' in value,
   ints: (value) => Array.isArray(value) && value.every(Number.isInteger),
   floats: (value) => Array.isArray(value) && value.every((x) => typeof x === 'number'),
   strings: (value) => Array.isArray(value) && value.every((x) => typeof x === 'string'),
@@ -75,7 +90,8 @@ function* types(graph: Graph | TypedGraph): Iterable<string> {
   for (const name of defined) {
     const type = graph.types.get(name);
     if (type === undefined) yield `"${name}" has no type`;
-    else if (!type.shape.every((n) => Number.isSafeInteger(n) && n >= 0)) yield `"${name}" has the impossible type ${showType(type)}`;
+    else if (!type.shape.every((n) => Number.isSafeInteger(n) && n >= 0))
+      yield `"${name}" has the impossible type ${showType(type)}`;
   }
   for (const [name, t] of graph.initializers) {
     const type = graph.types.get(name);
@@ -85,8 +101,9 @@ function* types(graph: Graph | TypedGraph): Iterable<string> {
   }
   for (const value of [...graph.inputs, ...graph.outputs]) {
     const type = graph.types.get(value.name);
-    if (type && (type.dtype !== value.dtype || value.shape?.length !== type.shape.length || !type.shape.every((n, i) => n === value.shape?.[i]))) {
-      yield `"${value.name}" is declared ${value.dtype}${value.shape ? `[${value.shape.join(', ')}]` : ''} but has the type ${showType(type)}`;
+    const declared = `${value.dtype}${value.shape ? showShape(value.shape) : ' of unknown rank'}`;
+    if (type && declared !== showType(type)) {
+      yield `"${value.name}" is declared ${declared} but has the type ${showType(type)}`;
     }
   }
 }

@@ -50,16 +50,23 @@ describe('safetensors', () => {
 
   it('aligns every tensor to its element size', () => {
     const tensors = new Map<string, Tensor>([
-      ['a', tensor('uint8', [3], Uint8Array.of(1, 2, 3))], ['b', tensor('float64', [2], Float64Array.of(1, 2))], ['c', float32([1, 2, 3])],
+      ['a', tensor('uint8', [3], Uint8Array.of(1, 2, 3))],
+      ['b', tensor('float64', [2], Float64Array.of(1, 2))],
+      ['c', float32([1, 2, 3])],
     ]);
     const file = encodeSafetensors(tensors);
     const { entries, dataStart } = readSafetensorsHeader(file, 'file', file.length);
     expect([...entries.keys()]).toEqual(['a', 'b', 'c']);
-    for (const [name, { begin }] of entries) expect((dataStart + begin) % (tensors.get(name)?.data.BYTES_PER_ELEMENT ?? 1)).toBe(0);
+    for (const [name, { begin }] of entries) {
+      expect((dataStart + begin) % (tensors.get(name)?.data.BYTES_PER_ELEMENT ?? 1)).toBe(0);
+    }
   });
 
   it('reads what another writer lays out in another order', () => {
-    const file = fileWith({ y: { dtype: 'F32', shape: [1], data_offsets: [2, 6] }, x: { dtype: 'U8', shape: [2], data_offsets: [0, 2] } }, 6);
+    const file = fileWith(
+      { y: { dtype: 'F32', shape: [1], data_offsets: [2, 6] }, x: { dtype: 'U8', shape: [2], data_offsets: [0, 2] } },
+      6,
+    );
     file.set([7, 8, 0, 0, 128, 63], file.length - 6);
     const { tensors } = decodeSafetensors(file);
     expect([...(tensors.get('x')?.data ?? [])]).toEqual([7, 8]);
@@ -72,16 +79,44 @@ describe('safetensors', () => {
     ['a header that is not JSON', fileWith('{oops', 0), /not JSON/],
     ['a header that is not an object', fileWith('[1]', 0), /not a JSON object/],
     ['an unknown element type', fileWith({ x: { dtype: 'F8_E4M3', shape: [1], data_offsets: [0, 1] } }, 1), /F8_E4M3/],
-    ['a negative dimension', fileWith({ x: { dtype: 'U8', shape: [-1], data_offsets: [0, 1] } }, 1), /dimensions of at least 0/],
-    ['an absurd shape', fileWith({ x: { dtype: 'F32', shape: [2 ** 40, 2 ** 40], data_offsets: [0, 4] } }, 4), /4 bytes/],
+    [
+      'a negative dimension',
+      fileWith({ x: { dtype: 'U8', shape: [-1], data_offsets: [0, 1] } }, 1),
+      /dimensions of at least 0/,
+    ],
+    [
+      'an absurd shape',
+      fileWith({ x: { dtype: 'F32', shape: [2 ** 40, 2 ** 40], data_offsets: [0, 4] } }, 4),
+      /4 bytes/,
+    ],
     ['missing offsets', fileWith({ x: { dtype: 'F32', shape: [1] } }, 4), /offsets/],
-    ['overlapping tensors', fileWith({
-      x: { dtype: 'U8', shape: [2], data_offsets: [0, 2] }, y: { dtype: 'U8', shape: [2], data_offsets: [1, 3] },
-    }, 3), /bytes from 1/],
-    ['a gap between tensors', fileWith({
-      x: { dtype: 'U8', shape: [1], data_offsets: [0, 1] }, y: { dtype: 'U8', shape: [1], data_offsets: [2, 3] },
-    }, 3), /bytes from 2/],
-    ['offsets beyond the file', fileWith({ x: { dtype: 'U8', shape: [9], data_offsets: [0, 9] } }, 3), /3 bytes of data/],
+    [
+      'overlapping tensors',
+      fileWith(
+        {
+          x: { dtype: 'U8', shape: [2], data_offsets: [0, 2] },
+          y: { dtype: 'U8', shape: [2], data_offsets: [1, 3] },
+        },
+        3,
+      ),
+      /bytes from 1/,
+    ],
+    [
+      'a gap between tensors',
+      fileWith(
+        {
+          x: { dtype: 'U8', shape: [1], data_offsets: [0, 1] },
+          y: { dtype: 'U8', shape: [1], data_offsets: [2, 3] },
+        },
+        3,
+      ),
+      /bytes from 2/,
+    ],
+    [
+      'offsets beyond the file',
+      fileWith({ x: { dtype: 'U8', shape: [9], data_offsets: [0, 9] } }, 3),
+      /3 bytes of data/,
+    ],
     ['metadata that is not text', fileWith({ __metadata__: { a: 1 } }, 0), /metadata/],
   ])('refuses %s', (_, file, message) => {
     expect(() => decodeSafetensors(file, 'weights.safetensors')).toThrow(GhostgradError);

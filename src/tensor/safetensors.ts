@@ -3,8 +3,19 @@ import { type DType, type Tensor, type TensorType, allocate, bytesPerElement, dt
 
 /** Names of the element types in the format. */
 const codes: Readonly<Record<DType, string>> = {
-  float32: 'F32', float64: 'F64', float16: 'F16', bfloat16: 'BF16', int8: 'I8', int16: 'I16', int32: 'I32', int64: 'I64',
-  uint8: 'U8', uint16: 'U16', uint32: 'U32', uint64: 'U64', bool: 'BOOL',
+  float32: 'F32',
+  float64: 'F64',
+  float16: 'F16',
+  bfloat16: 'BF16',
+  int8: 'I8',
+  int16: 'I16',
+  int32: 'I32',
+  int64: 'I64',
+  uint8: 'U8',
+  uint16: 'U16',
+  uint32: 'U32',
+  uint64: 'U64',
+  bool: 'BOOL',
 };
 const dtypeByCode = new Map(dtypes.map((dtype) => [codes[dtype], dtype]));
 
@@ -114,9 +125,17 @@ export function readSafetensorsHeader(start: Uint8Array, where: string, total: n
   return { entries, metadata, dataStart: 8 + length };
 }
 
-const damaged = (where: string, found: string, expected: string, cause?: unknown): GhostgradError => new GhostgradError({
-  what: 'not a readable safetensors file', where, found, expected, fix: 'the file is damaged, truncated or of another format: make or copy it again',
-}, { cause });
+const damaged = (where: string, found: string, expected: string, cause?: unknown): GhostgradError =>
+  new GhostgradError(
+    {
+      what: 'not a readable safetensors file',
+      where,
+      found,
+      expected,
+      fix: 'the file is damaged, truncated or of another format: make or copy it again',
+    },
+    { cause },
+  );
 
 const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -147,14 +166,24 @@ function entryOf(name: string, value: unknown, where: string): SafetensorsEntry 
   const { dtype: code, shape, data_offsets: offsets } = isRecord(value) ? value : {};
   const dtype = typeof code === 'string' ? dtypeByCode.get(code) : undefined;
   if (dtype === undefined) {
-    throw damaged(at, `element type ${typeof code === 'string' ? code : 'missing'}`, `one of ${Object.values(codes).join(', ')}`);
+    throw damaged(
+      at,
+      `element type ${typeof code === 'string' ? code : 'missing'}`,
+      `one of ${Object.values(codes).join(', ')}`,
+    );
   }
   const [begin, end] = isCounts(offsets) && offsets.length === 2 ? offsets : [];
   if (!isCounts(shape) || begin === undefined || end === undefined) {
-    throw damaged(at, 'a shape or offsets that are not whole numbers', 'dimensions of at least 0, and where its bytes begin and end');
+    throw damaged(
+      at,
+      'a shape or offsets that are not whole numbers',
+      'dimensions of at least 0, and where its bytes begin and end',
+    );
   }
   const bytes = sizeOf(shape) * bytesPerElement(dtype);
-  if (end - begin !== bytes) throw damaged(at, `${end - begin} bytes (${begin} to ${end})`, `${bytes} bytes for ${dtype}[${shape.join(', ')}]`);
+  if (end - begin !== bytes) {
+    throw damaged(at, `${end - begin} bytes (${begin} to ${end})`, `${bytes} bytes for ${dtype}[${shape.join(', ')}]`);
+  }
   return { dtype, shape, begin, end };
 }
 
@@ -162,7 +191,12 @@ function entryOf(name: string, value: unknown, where: string): SafetensorsEntry 
 function requireGapless(entries: ReadonlyMap<string, SafetensorsEntry>, bytes: number, where: string): void {
   let at = 0;
   for (const [name, { begin, end }] of [...entries].sort(([, a], [, b]) => a.begin - b.begin || a.end - b.end)) {
-    if (begin !== at) throw damaged(`tensor "${name}" of ${where}`, `bytes from ${begin}`, `bytes from ${at}, where the one before it ends`);
+    if (begin !== at)
+      throw damaged(
+        `tensor "${name}" of ${where}`,
+        `bytes from ${begin}`,
+        `bytes from ${at}, where the one before it ends`,
+      );
     at = end;
   }
   if (at !== bytes) throw damaged(where, `${bytes} bytes of data`, `${at} bytes, the sum of the tensors`);

@@ -18,15 +18,16 @@ const files = readdirSync(models).filter((name) => name.endsWith('.onnx'));
 const bytesOf = (file: string): Uint8Array => Uint8Array.from(readFileSync(new URL(file, models)));
 
 /** A tensor with every byte pattern, the odd ones (NaN, denormals) included. */
-const anyTensor = (dtype: DType): fc.Arbitrary<Tensor> => fc.array(fc.nat({ max: 3 }), { maxLength: 3 }).chain((shape) => {
-  const { BYTES_PER_ELEMENT } = allocate(dtype, 1);
-  const length = sizeOf(shape) * BYTES_PER_ELEMENT;
-  return fc.uint8Array({ minLength: length, maxLength: length }).map((bytes) => {
-    const data = allocate(dtype, sizeOf(shape));
-    new Uint8Array(data.buffer).set(dtype === 'bool' ? bytes.map((b) => b & 1) : bytes);
-    return tensor(dtype, shape, data);
+const anyTensor = (dtype: DType): fc.Arbitrary<Tensor> =>
+  fc.array(fc.nat({ max: 3 }), { maxLength: 3 }).chain((shape) => {
+    const { BYTES_PER_ELEMENT } = allocate(dtype, 1);
+    const length = sizeOf(shape) * BYTES_PER_ELEMENT;
+    return fc.uint8Array({ minLength: length, maxLength: length }).map((bytes) => {
+      const data = allocate(dtype, sizeOf(shape));
+      new Uint8Array(data.buffer).set(dtype === 'bool' ? bytes.map((b) => b & 1) : bytes);
+      return tensor(dtype, shape, data);
+    });
   });
-});
 const someTensor = fc.constantFrom(...dtypes).chain(anyTensor);
 
 const someAttribute: fc.Arbitrary<Attribute> = fc.oneof(
@@ -40,38 +41,64 @@ const someAttribute: fc.Arbitrary<Attribute> = fc.oneof(
 );
 
 /** Any graph that is well formed; its operators need not exist. */
-const someGraph: fc.Arbitrary<Graph> = fc.record({
-  weights: fc.array(someTensor, { maxLength: 4 }),
-  literals: fc.array(someTensor, { maxLength: 3 }),
-  inputs: fc.array(fc.record({
-    dtype: fc.constantFrom(...dtypes),
-    shape: fc.option(fc.array(fc.oneof(fc.nat({ max: 9 }), fc.constantFrom('batch', 'sequence', '__proto__'), fc.constant(null)), { maxLength: 4 })),
-  }), { minLength: 1, maxLength: 3 }),
-  nodes: fc.array(fc.record({
-    op: fc.constantFrom('Add', 'Conv', 'Concat'), domain: fc.constantFrom('', 'com.microsoft', 'com.example'),
-    operands: fc.array(fc.option(fc.nat()), { maxLength: 4 }), outputs: fc.integer({ min: 1, max: 3 }),
-    attributes: fc.dictionary(fc.oneof(fc.string(), fc.constant('__proto__')), someAttribute, { maxKeys: 3 }),
-  }), { maxLength: 6 }),
-  metadata: fc.dictionary(fc.string(), fc.string(), { maxKeys: 3 }),
-  opset: fc.integer({ min: 7, max: 26 }),
-}).map(({ weights, literals, inputs, nodes, metadata, opset }) => {
-  const initializers = new Map([...weights.map((t, i) => [`w${i}`, t] as const), ...literals.map((t, i) => [`c${i}`, t] as const)]);
-  const known = [...initializers.keys(), ...inputs.map((_, i) => `x${i}`)];
-  const made: Node[] = nodes.map(({ operands, outputs, ...rest }, i) => {
-    const names = Array.from({ length: outputs }, (_, k) => `v${i}.${k}`);
-    const used = operands.map((at) => (at === null ? '' : known[at % known.length] ?? ''));
-    known.push(...names);
-    return { ...rest, name: `node ${i}`, inputs: used, outputs: names, attributes: Object.fromEntries(Object.entries(rest.attributes)) };
+const someGraph: fc.Arbitrary<Graph> = fc
+  .record({
+    weights: fc.array(someTensor, { maxLength: 4 }),
+    literals: fc.array(someTensor, { maxLength: 3 }),
+    inputs: fc.array(
+      fc.record({
+        dtype: fc.constantFrom(...dtypes),
+        shape: fc.option(
+          fc.array(fc.oneof(fc.nat({ max: 9 }), fc.constantFrom('batch', 'sequence', '__proto__'), fc.constant(null)), {
+            maxLength: 4,
+          }),
+        ),
+      }),
+      { minLength: 1, maxLength: 3 },
+    ),
+    nodes: fc.array(
+      fc.record({
+        op: fc.constantFrom('Add', 'Conv', 'Concat'),
+        domain: fc.constantFrom('', 'com.microsoft', 'com.example'),
+        operands: fc.array(fc.option(fc.nat()), { maxLength: 4 }),
+        outputs: fc.integer({ min: 1, max: 3 }),
+        attributes: fc.dictionary(fc.oneof(fc.string(), fc.constant('__proto__')), someAttribute, { maxKeys: 3 }),
+      }),
+      { maxLength: 6 },
+    ),
+    metadata: fc.dictionary(fc.string(), fc.string(), { maxKeys: 3 }),
+    opset: fc.integer({ min: 7, max: 26 }),
+  })
+  .map(({ weights, literals, inputs, nodes, metadata, opset }) => {
+    const initializers = new Map([
+      ...weights.map((t, i) => [`w${i}`, t] as const),
+      ...literals.map((t, i) => [`c${i}`, t] as const),
+    ]);
+    const known = [...initializers.keys(), ...inputs.map((_, i) => `x${i}`)];
+    const made: Node[] = nodes.map(({ operands, outputs, ...rest }, i) => {
+      const names = Array.from({ length: outputs }, (_, k) => `v${i}.${k}`);
+      const used = operands.map((at) => (at === null ? '' : (known[at % known.length] ?? '')));
+      known.push(...names);
+      return {
+        ...rest,
+        name: `node ${i}`,
+        inputs: used,
+        outputs: names,
+        attributes: Object.fromEntries(Object.entries(rest.attributes)),
+      };
+    });
+    const domains = Object.fromEntries(made.filter(({ domain }) => domain !== '').map(({ domain }) => [domain, 1]));
+    return graphOf({
+      opset,
+      initializers,
+      nodes: made,
+      domains,
+      literals: new Set(literals.map((_, i) => `c${i}`)),
+      inputs: inputs.map(({ dtype, shape }, i) => ({ name: `x${i}`, dtype, shape })),
+      outputs: [value(known.at(-1) ?? '', null)],
+      metadata: Object.fromEntries(Object.entries(metadata)),
+    });
   });
-  const domains = Object.fromEntries(made.filter(({ domain }) => domain !== '').map(({ domain }) => [domain, 1]));
-  return graphOf({
-    opset, initializers, nodes: made, domains,
-    literals: new Set(literals.map((_, i) => `c${i}`)),
-    inputs: inputs.map(({ dtype, shape }, i) => ({ name: `x${i}`, dtype, shape })),
-    outputs: [value(known.at(-1) ?? '', null)],
-    metadata: Object.fromEntries(Object.entries(metadata)),
-  });
-});
 
 describe('encode and decode', () => {
   it('give back any graph', () => {
@@ -98,7 +125,8 @@ describe('encode and decode', () => {
 
   it.each(dtypes)('store %s so that ONNX Runtime reads the same values', async (dtype) => {
     const data = allocate(dtype, 4);
-    if (data instanceof BigInt64Array || data instanceof BigUint64Array) data.set([0n, 1n, 2n, 3n]); else data.set(dtype === 'bool' ? [0, 1, 1, 0] : [0, 1, 2, 3]);
+    if (data instanceof BigInt64Array || data instanceof BigUint64Array) data.set([0n, 1n, 2n, 3n]);
+    else data.set(dtype === 'bool' ? [0, 1, 1, 0] : [0, 1, 2, 3]);
     const t = tensor(dtype, [2, 2], data);
     // ONNX Runtime has no bfloat16 outputs in JavaScript; a cast shows that it read the bits.
     const graph = graphOf({
@@ -107,7 +135,9 @@ describe('encode and decode', () => {
     });
     const half = 2 ** -24;
     const expected: Partial<Record<DType, number[]>> = {
-      bool: [0, 1, 1, 0], float16: [0, half, 2 * half, 3 * half], bfloat16: Array.from(new Float32Array(new Uint16Array([0, 0, 0, 1, 0, 2, 0, 3]).buffer)),
+      bool: [0, 1, 1, 0],
+      float16: [0, half, 2 * half, 3 * half],
+      bfloat16: Array.from(new Float32Array(new Uint16Array([0, 0, 0, 1, 0, 2, 0, 3]).buffer)),
     };
     const { y } = await runGraph(graph, { x: float32([1]) });
     expect(y?.values).toEqual(expected[dtype] ?? [0, 1, 2, 3]);
@@ -128,13 +158,19 @@ describe('encode and decode', () => {
 
   it('keep -1 and the int64 extremes of attributes', () => {
     const attributes = { a: ints([-1, 2 ** 63, -(2 ** 63), Number.MAX_SAFE_INTEGER]), b: int(2 ** 63) };
-    const graph = graphOf({ inputs: [value('x', [1])], outputs: [value('y', [1])], nodes: [node('Foo', ['x'], ['y'], attributes)] });
+    const graph = graphOf({
+      inputs: [value('x', [1])],
+      outputs: [value('y', [1])],
+      nodes: [node('Foo', ['x'], ['y'], attributes)],
+    });
     expect(decodeModel(encodeModel(graph)).nodes[0]?.attributes).toEqual(attributes);
   });
 
   it('do not copy weights into the pieces of a model', () => {
     const w = float32([1, 2, 3]);
-    const chunks = encodeChunks(graphOf({ inputs: [], outputs: [value('w', [3])], nodes: [], initializers: new Map([['w', w]]) }));
+    const chunks = encodeChunks(
+      graphOf({ inputs: [], outputs: [value('w', [3])], nodes: [], initializers: new Map([['w', w]]) }),
+    );
     expect(chunks.some((chunk) => chunk.buffer === w.data.buffer)).toBe(true);
   });
 
@@ -155,14 +191,21 @@ describe('encode and decode', () => {
 
   it('refuse a subgraph by the name of its node', () => {
     const graph = graphOf({
-      inputs: [value('x', [1])], outputs: [value('y', [1])], nodes: [node('If', ['x'], ['y'], { then_branch: { type: 'other', value: 'GRAPH' } })],
+      inputs: [value('x', [1])],
+      outputs: [value('y', [1])],
+      nodes: [node('If', ['x'], ['y'], { then_branch: { type: 'other', value: 'GRAPH' } })],
     });
     expect(() => encodeModel(graph)).toThrow(/If node "If:y"/);
   });
 
   it('refuse a model beyond the limit of protobuf', () => {
     const huge = { dtype: 'uint8', shape: [2 ** 31], data: new Uint8Array(2 ** 31) } as const;
-    const graph = graphOf({ inputs: [], outputs: [value('w', [2 ** 31], 'uint8')], nodes: [], initializers: new Map([['w', huge]]) });
+    const graph = graphOf({
+      inputs: [],
+      outputs: [value('w', [2 ** 31], 'uint8')],
+      nodes: [],
+      initializers: new Map([['w', huge]]),
+    });
     expect(() => encodeModel(graph)).toThrow(/writeModel/);
   });
 
@@ -212,7 +255,12 @@ describe('damaged files', () => {
 
   it('are refused or valid when the structure between the weights is changed', () => {
     const graph = decodeModel(original);
-    const small = encodeModel({ ...graph, initializers: new Map([...graph.initializers].map(([name, t]) => [name, tensor(t.dtype, [0], allocate(t.dtype, 0))])) });
+    const small = encodeModel({
+      ...graph,
+      initializers: new Map(
+        [...graph.initializers].map(([name, t]) => [name, tensor(t.dtype, [0], allocate(t.dtype, 0))]),
+      ),
+    });
     fc.assert(fc.property(fc.nat({ max: small.length - 1 }), fc.nat({ max: 255 }), (at, byte) => {
       const bytes = small.slice();
       bytes[at] = byte;

@@ -7,7 +7,11 @@ import { type Shape, type Tensor, float32, int64, sizeOf } from '../../src/tenso
 import { graphOf, node, runGraph, value } from './onnxruntime.ts';
 
 /** Numbers without ties or a pattern that an axis could hide in. */
-const data = (shape: Shape): Tensor => float32(Array.from({ length: sizeOf(shape) }, (_, i) => Math.sin(i * 1.7 + 0.3) * 3), shape);
+const data = (shape: Shape): Tensor =>
+  float32(
+    Array.from({ length: sizeOf(shape) }, (_, i) => Math.sin(i * 1.7 + 0.3) * 3),
+    shape,
+  );
 
 interface Case {
   readonly op: string;
@@ -22,7 +26,12 @@ interface Case {
 }
 
 const cases: readonly Case[] = [
-  { op: 'Slice', opsets: [7, 9], x: [4, 5], attributes: { starts: ints([1, -3]), ends: ints([2 ** 63, 4]), axes: ints([0, 1]) } },
+  {
+    op: 'Slice',
+    opsets: [7, 9],
+    x: [4, 5],
+    attributes: { starts: ints([1, -3]), ends: ints([2 ** 63, 4]), axes: ints([0, 1]) },
+  },
   { op: 'Slice', opsets: [8], x: [4, 5], attributes: { starts: ints([1]), ends: ints([3]) } },
   { op: 'TopK', opsets: [9], x: [3, 6], attributes: { axis: int(1), k: int(2) }, outputs: 2 },
   { op: 'Squeeze', opsets: [7, 12], x: [1, 3, 1], attributes: { axes: ints([2]) } },
@@ -30,8 +39,20 @@ const cases: readonly Case[] = [
   { op: 'Unsqueeze', opsets: [7, 12], x: [2, 3], attributes: { axes: ints([0, 3]) } },
   { op: 'ReduceSum', opsets: [7, 12], x: [2, 3, 4], attributes: { axes: ints([0, 2]), keepdims: int(0) } },
   { op: 'ReduceSum', opsets: [12], x: [2, 3] },
-  ...['ReduceMean', 'ReduceMax', 'ReduceMin', 'ReduceProd', 'ReduceL1', 'ReduceL2', 'ReduceSumSquare', 'ReduceLogSumExp'].map((op) => ({
-    op, opsets: [7, 13, 17], x: [2, 3, 4], attributes: { axes: ints([1]), keepdims: int(1) },
+  ...[
+    'ReduceMean',
+    'ReduceMax',
+    'ReduceMin',
+    'ReduceProd',
+    'ReduceL1',
+    'ReduceL2',
+    'ReduceSumSquare',
+    'ReduceLogSumExp',
+  ].map((op) => ({
+    op,
+    opsets: [7, 13, 17],
+    x: [2, 3, 4],
+    attributes: { axes: ints([1]), keepdims: int(1) },
   })),
   { op: 'ReduceMean', opsets: [13], x: [2, 3], attributes: { keepdims: int(0) } },
   ...['Softmax', 'LogSoftmax', 'Hardmax'].flatMap((op): Case[] => [
@@ -44,7 +65,10 @@ const cases: readonly Case[] = [
     { op, opsets: [12, 13, 17], x: [2, 4], attributes: { axis: int(1) } },
   ]),
   {
-    op: 'BatchNormalization', opsets: [7, 8, 9, 13, 14], x: [2, 3, 2, 2], attributes: { epsilon: float(1e-3) },
+    op: 'BatchNormalization',
+    opsets: [7, 8, 9, 13, 14],
+    x: [2, 3, 2, 2],
+    attributes: { epsilon: float(1e-3) },
     operands: [float32([1, 2, 3]), float32([0, 1, -1]), float32([0.1, 0.2, 0.3]), float32([1, 0.5, 2])],
   },
   { op: 'Dropout', opsets: [7, 10, 11], x: [2, 3], attributes: { ratio: float(0.3) } },
@@ -58,41 +82,119 @@ const cases: readonly Case[] = [
   { op: 'Split', opsets: [7, 12, 13, 17], x: [2, 6], attributes: { axis: int(1) }, outputs: 3 },
   { op: 'Split', opsets: [13, 17], x: [2, 6], attributes: { axis: int(1) }, operands: [int64([2, 4])], outputs: 2 },
   { op: 'Upsample', opsets: [7, 8], x: [1, 2, 2, 3], attributes: { scales: { type: 'floats', value: [1, 1, 2, 2] } } },
-  { op: 'Upsample', opsets: [7], x: [1, 2, 2, 3], attributes: { mode: string('linear'), scales: { type: 'floats', value: [1, 1, 2, 3] } } },
-  { op: 'Upsample', opsets: [9], x: [1, 2, 2, 3], attributes: { mode: string('nearest') }, operands: [float32([1, 1, 1.5, 2])] },
-  { op: 'Resize', opsets: [10], x: [1, 1, 3, 4], attributes: { mode: string('nearest') }, operands: [float32([1, 1, 2.5, 2])] },
-  { op: 'Resize', opsets: [10], x: [1, 1, 6, 7], attributes: { mode: string('nearest') }, operands: [float32([1, 1, 0.5, 0.6])] },
-  { op: 'Resize', opsets: [10], x: [1, 1, 3, 4], attributes: { mode: string('linear') }, operands: [float32([1, 1, 2, 0.5])] },
   {
-    op: 'Resize', opsets: [11, 12], x: [1, 1, 3, 4], operands: [float32([]), float32([1, 1, 2, 3])],
-    attributes: { mode: string('nearest'), coordinate_transformation_mode: string('tf_half_pixel_for_nn'), nearest_mode: string('floor') },
+    op: 'Upsample',
+    opsets: [7],
+    x: [1, 2, 2, 3],
+    attributes: { mode: string('linear'), scales: { type: 'floats', value: [1, 1, 2, 3] } },
   },
-  { op: 'Resize', opsets: [11, 17], x: [1, 1, 3, 4], attributes: { mode: string('cubic') }, operands: [float32([]), float32([1, 1, 2, 3])] },
-  { op: 'Scatter', opsets: [9, 10], x: [3, 3], attributes: { axis: int(1) }, operands: [int64([0, 2], [1, 2]), float32([7, 8], [1, 2])] },
   {
-    op: 'GroupNormalization', opsets: [18, 20], x: [2, 6, 2, 3], attributes: { num_groups: int(2), epsilon: float(1e-3) },
+    op: 'Upsample',
+    opsets: [9],
+    x: [1, 2, 2, 3],
+    attributes: { mode: string('nearest') },
+    operands: [float32([1, 1, 1.5, 2])],
+  },
+  {
+    op: 'Resize',
+    opsets: [10],
+    x: [1, 1, 3, 4],
+    attributes: { mode: string('nearest') },
+    operands: [float32([1, 1, 2.5, 2])],
+  },
+  {
+    op: 'Resize',
+    opsets: [10],
+    x: [1, 1, 6, 7],
+    attributes: { mode: string('nearest') },
+    operands: [float32([1, 1, 0.5, 0.6])],
+  },
+  {
+    op: 'Resize',
+    opsets: [10],
+    x: [1, 1, 3, 4],
+    attributes: { mode: string('linear') },
+    operands: [float32([1, 1, 2, 0.5])],
+  },
+  {
+    op: 'Resize',
+    opsets: [11, 12],
+    x: [1, 1, 3, 4],
+    operands: [float32([]), float32([1, 1, 2, 3])],
+    attributes: {
+      mode: string('nearest'),
+      coordinate_transformation_mode: string('tf_half_pixel_for_nn'),
+      nearest_mode: string('floor'),
+    },
+  },
+  {
+    op: 'Resize',
+    opsets: [11, 17],
+    x: [1, 1, 3, 4],
+    attributes: { mode: string('cubic') },
+    operands: [float32([]), float32([1, 1, 2, 3])],
+  },
+  {
+    op: 'Scatter',
+    opsets: [9, 10],
+    x: [3, 3],
+    attributes: { axis: int(1) },
+    operands: [int64([0, 2], [1, 2]), float32([7, 8], [1, 2])],
+  },
+  {
+    op: 'GroupNormalization',
+    opsets: [18, 20],
+    x: [2, 6, 2, 3],
+    attributes: { num_groups: int(2), epsilon: float(1e-3) },
     operands: [float32([1, 2]), float32([0.5, -1])],
   },
   { op: 'GridSample', opsets: [16], x: [1, 1, 3, 3], operands: [float32([0.1, 0.2, -0.4, 0.9], [1, 1, 2, 2])] },
   // These changed in name only; they must come through as they are.
   ...[false, true].map((ceil): Case => ({
-    op: 'MaxPool', opsets: ceil ? [10, 12] : [7, 8, 12], x: [1, 2, 5, 5],
+    op: 'MaxPool',
+    opsets: ceil ? [10, 12] : [7, 8, 12],
+    x: [1, 2, 5, 5],
     attributes: { kernel_shape: ints([2, 2]), strides: ints([2, 2]), ...(ceil && { ceil_mode: int(1) }) },
   })),
-  { op: 'AveragePool', opsets: [7, 11], x: [1, 2, 5, 5], attributes: { kernel_shape: ints([3, 3]), pads: ints([1, 1, 1, 1]), count_include_pad: int(1) } },
-  { op: 'AveragePool', opsets: [10, 11, 18], x: [1, 2, 5, 5], attributes: { kernel_shape: ints([2, 2]), strides: ints([2, 2]), ceil_mode: int(1) } },
-  { op: 'Gemm', opsets: [7, 9, 11], x: [2, 3], attributes: { transB: int(1) }, operands: [data([4, 3]), float32([1, 2, 3, 4])] },
+  {
+    op: 'AveragePool',
+    opsets: [7, 11],
+    x: [1, 2, 5, 5],
+    attributes: { kernel_shape: ints([3, 3]), pads: ints([1, 1, 1, 1]), count_include_pad: int(1) },
+  },
+  {
+    op: 'AveragePool',
+    opsets: [10, 11, 18],
+    x: [1, 2, 5, 5],
+    attributes: { kernel_shape: ints([2, 2]), strides: ints([2, 2]), ceil_mode: int(1) },
+  },
+  {
+    op: 'Gemm',
+    opsets: [7, 9, 11],
+    x: [2, 3],
+    attributes: { transB: int(1) },
+    operands: [data([4, 3]), float32([1, 2, 3, 4])],
+  },
   { op: 'Reshape', opsets: [7, 13], x: [2, 6], operands: [int64([0, 3, 2])] },
   { op: 'Flatten', opsets: [7, 11], x: [2, 3, 4] },
   { op: 'Concat', opsets: [7, 12], x: [2, 3], attributes: { axis: int(1) }, operands: [data([2, 2])] },
   { op: 'PRelu', opsets: [7, 15], x: [2, 3], operands: [float32([0.1, 0.2, 0.3])] },
-  { op: 'Conv', opsets: [7, 12, 22], x: [1, 2, 5, 5], attributes: { pads: ints([1, 1, 1, 1]) }, operands: [data([3, 2, 3, 3])] },
+  {
+    op: 'Conv',
+    opsets: [7, 12, 22],
+    x: [1, 2, 5, 5],
+    attributes: { pads: ints([1, 1, 1, 1]) },
+    operands: [data([3, 2, 3, 3])],
+  },
   { op: 'LayerNormalization', opsets: [17, 24], x: [2, 4], operands: [float32([1, 2, 3, 4])] },
   { op: 'InstanceNormalization', opsets: [7, 22], x: [2, 2, 3], operands: [float32([1, 2]), float32([0, 1])] },
   { op: 'Transpose', opsets: [13, 25], x: [2, 3], attributes: { perm: ints([1, 0]) } },
 ];
 
-function graphFor({ op, x, attributes = {}, operands = [], outputs = 1, unknownRank = false }: Case, opset: number): Graph {
+function graphFor(
+  { op, x, attributes = {}, operands = [], outputs = 1, unknownRank = false }: Case,
+  opset: number,
+): Graph {
   const names = Array.from({ length: outputs }, (_, i) => `y${i}`);
   const dtypeOf = (i: number): Tensor['dtype'] => (i === 1 && op === 'TopK' ? 'int64' : 'float32');
   return graphOf({
@@ -106,9 +208,11 @@ function graphFor({ op, x, attributes = {}, operands = [], outputs = 1, unknownR
 
 describe('upgrade', () => {
   for (const test of cases) {
-    const settings = Object.entries(test.attributes ?? {}).map(([name, { value: v }]) => `${name}=${String(v)}`).join(' ');
+    const settings = Object.entries(test.attributes ?? {})
+      .map(([name, { value: v }]) => `${name}=${String(v)}`)
+      .join(' ');
     for (const opset of test.opsets) {
-      it(`${test.op}-${opset} [${test.x.join()}] ${settings}${test.unknownRank ? ' of unknown rank' : ''}`, async () => {
+      it(`${test.op}-${opset} [${test.x.join()}] ${settings}${test.unknownRank ? ' rank unknown' : ''}`, async () => {
         const old = graphFor(test, opset);
         const current = upgrade(old);
         expect(current.opset).toBe(latestOpset);
@@ -117,17 +221,27 @@ describe('upgrade', () => {
         const [before, after] = [await runGraph(old, feeds), await runGraph(current, feeds)];
         for (const [name, { shape, values }] of Object.entries(before)) {
           expect(after[name]?.shape).toEqual(shape);
-          values.forEach((v, i) => { expect(after[name]?.values[i]).toBeCloseTo(v, 5); });
+          values.forEach((v, i) => {
+            expect(after[name]?.values[i]).toBeCloseTo(v, 5);
+          });
         }
       });
     }
   }
 
   it('leaves Softmax alone where its axis is the last one, through common operators', () => {
-    const { nodes } = upgrade(graphOf({
-      opset: 9, inputs: [value('x', ['batch', 3])], outputs: [value('y', null)], initializers: new Map([['w', data([3, 2])], ['b', data([2])]]),
-      nodes: [node('MatMul', ['x', 'w'], ['h']), node('Add', ['h', 'b'], ['z']), node('Softmax', ['z'], ['y'])],
-    }));
+    const { nodes } = upgrade(
+      graphOf({
+        opset: 9,
+        inputs: [value('x', ['batch', 3])],
+        outputs: [value('y', null)],
+        initializers: new Map([
+          ['w', data([3, 2])],
+          ['b', data([2])],
+        ]),
+        nodes: [node('MatMul', ['x', 'w'], ['h']), node('Add', ['h', 'b'], ['z']), node('Softmax', ['z'], ['y'])],
+      }),
+    );
     expect(nodes.map(({ op }) => op)).toEqual(['MatMul', 'Add', 'Softmax']);
     expect(nodes[2]?.attributes).toEqual({ axis: int(-1) });
   });
@@ -139,17 +253,29 @@ describe('upgrade', () => {
   });
 
   it('gives bounds the element type of the data', async () => {
-    const graph = upgrade(graphOf({
-      opset: 10, inputs: [value('x', [3])], outputs: [value('y', null, 'float64')],
-      nodes: [node('Cast', ['x'], ['d'], { to: int(11) }), node('Clip', ['d'], ['y'], { min: float(-1), max: float(1) })],
-    }));
+    const graph = upgrade(
+      graphOf({
+        opset: 10,
+        inputs: [value('x', [3])],
+        outputs: [value('y', null, 'float64')],
+        nodes: [
+          node('Cast', ['x'], ['d'], { to: int(11) }),
+          node('Clip', ['d'], ['y'], { min: float(-1), max: float(1) }),
+        ],
+      }),
+    );
     expect((await runGraph(graph, { x: float32([-2, 0.5, 3]) }))['y']?.values).toEqual([-1, 0.5, 1]);
   });
 
   it('gives Dropout its mask back in the type it had', async () => {
-    const graph = upgrade(graphOf({
-      opset: 7, inputs: [value('x', [2])], outputs: [value('y', null), value('m', null)], nodes: [node('Dropout', ['x'], ['y', 'm'])],
-    }));
+    const graph = upgrade(
+      graphOf({
+        opset: 7,
+        inputs: [value('x', [2])],
+        outputs: [value('y', null), value('m', null)],
+        nodes: [node('Dropout', ['x'], ['y', 'm'])],
+      }),
+    );
     verify(graph);
     expect((await runGraph(graph, { x: float32([1, 2]) }))['m']?.values).toEqual([1, 1]);
   });
@@ -165,12 +291,29 @@ describe('upgrade', () => {
   });
 
   it.each<[string, Case, number]>([
-    ['spatial', { op: 'BatchNormalization', opsets: [], x: [2, 2], attributes: { spatial: int(0) }, operands: [1, 2, 3, 4].map(() => float32([1, 1])) }, 7],
+    [
+      'spatial',
+      {
+        op: 'BatchNormalization',
+        opsets: [],
+        x: [2, 2],
+        attributes: { spatial: int(0) },
+        operands: [1, 2, 3, 4].map(() => float32([1, 1])),
+      },
+      7,
+    ],
     ['enlarges one axis', { op: 'Resize', opsets: [], x: [1, 1, 4, 4], operands: [float32([1, 1, 2, 0.5])] }, 10],
-    ['removed', {
-      op: 'Resize', opsets: [], x: [1, 1, 4, 4], operands: [float32([]), float32([1, 1, 2, 2])],
-      attributes: { coordinate_transformation_mode: string('tf_half_pixel_for_nn'), nearest_mode: string('ceil') },
-    }, 11],
+    [
+      'removed',
+      {
+        op: 'Resize',
+        opsets: [],
+        x: [1, 1, 4, 4],
+        operands: [float32([]), float32([1, 1, 2, 2])],
+        attributes: { coordinate_transformation_mode: string('tf_half_pixel_for_nn'), nearest_mode: string('ceil') },
+      },
+      11,
+    ],
   ])('refuses what has no newer form (%s)', (words, test, opset) => {
     expect(() => upgrade(graphFor(test, opset))).toThrow(GhostgradError);
     expect(() => upgrade(graphFor(test, opset))).toThrow(words);
@@ -185,7 +328,10 @@ describe('upgrade', () => {
 
   it('leaves graphs of the newest version and operators of other domains alone', () => {
     const graph = graphOf({
-      opset: 9, inputs: [value('x', [2])], outputs: [value('y', null)], nodes: [node('Clip', ['x'], ['y'], { min: float(0) }, 'com.example')],
+      opset: 9,
+      inputs: [value('x', [2])],
+      outputs: [value('y', null)],
+      nodes: [node('Clip', ['x'], ['y'], { min: float(0) }, 'com.example')],
     });
     expect(upgrade(graph).nodes).toEqual(graph.nodes);
     const newest = graphFor({ op: 'Softmax', opsets: [], x: [2, 3, 4], attributes: { axis: int(1) } }, latestOpset);
