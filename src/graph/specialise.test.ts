@@ -154,6 +154,11 @@ describe('specialise', () => {
     );
   });
 
+  it('ignores operators it does not know where they lead to no output', () => {
+    const nodes = [node('Frobnicate', ['x'], ['z']), node('Neg', ['x'], ['y'])];
+    expect(specialise(graphOf({ nodes }), { x: [1, 1, 2] }, semantics).nodes.map(({ op }) => op)).toEqual(['Neg']);
+  });
+
   it('skips optional outputs that are left out', () => {
     const graph = specialise(graphOf({ nodes: [node('Split', ['x'], ['', 'y'])] }), { x: [1, 1, 2] }, semantics);
     verify(graph);

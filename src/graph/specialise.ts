@@ -41,7 +41,8 @@ export function specialise(
   };
 
   const nodes: Node[] = [];
-  for (const node of graph.nodes) {
+  // What leads to no output need not be supported.
+  for (const node of prune(graph).nodes) {
     const operands = node.inputs.map((name) => (name === '' ? undefined : types.get(name)));
     const inferred = semantics.infer(
       node,
