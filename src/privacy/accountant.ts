@@ -143,13 +143,14 @@ export function calibrate(options: CalibrationOptions): Calibrated {
   let high = 1;
   while (!(epsilonAt(high) <= target)) {
     high *= 2;
-    if (high > 2 ** 40) throw unreachable(target, delta, name, 'more noise than can be added');
+    // Orders are finite, so there is an ε that no noise gets below; worth a look once much noise is needed.
+    if (high === 1024 && !(epsilonAt(mostNoise) <= target)) throw unreachable(target, delta, name, 'more noise than can be added');
   }
   let low = high / 2;
   while (epsilonAt(low) <= target) {
     high = low;
     low /= 2;
-    if (low < 2 ** -20) throw unreachable(target, delta, name, 'hardly any noise at all');
+    if (low < 1 / mostNoise) throw unreachable(target, delta, name, 'hardly any noise at all');
   }
   // ε(high) ≤ target < ε(low) throughout: the end that is kept never exceeds the target.
   while (high - low > 1e-12 * high && !(epsilonAt(high) >= target * (1 - 1e-5))) {
@@ -157,8 +158,13 @@ export function calibrate(options: CalibrationOptions): Calibrated {
     if (epsilonAt(middle) <= target) high = middle;
     else low = middle;
   }
-  return { noiseMultiplier: high, epsilon: epsilonAt(high), delta, accountant: name };
+  const epsilon = epsilonAt(high);
+  // ε is continuous in the noise up to where it grows too large to be resolved.
+  if (epsilon < target * (1 - 1e-4)) throw unreachable(target, delta, name, 'hardly any noise at all');
+  return { noiseMultiplier: high, epsilon, delta, accountant: name };
 }
+
+const mostNoise = 2 ** 40;
 
 const unreachable = (target: number, delta: number, accountant: string, needs: string): GhostgradError =>
   new GhostgradError({

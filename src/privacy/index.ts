@@ -3,3 +3,4 @@ export { type PrivacyEvent, composed, gaussian, parseEvent, poissonSampled, self
 export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity } from './groups.ts';
 export { type Neighbors, type Noise, type PrivacyPlan, type PrivacyPlanOptions, type Sampling, eventOf, privacyPlan } from './plan.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise } from './sum.ts';
+export { type Certificate, type CertificateOptions, certificate, certificateSchema } from './certificate.ts';

@@ -1,0 +1,163 @@
+import { z } from 'zod';
+import { epsilonOf } from './accountant.ts';
+import { type PrivacyEvent, composed, parseEvent } from './events.ts';
+import { type PrivacyPlan, eventOf } from './plan.ts';
+
+const eventSchema = z.custom<PrivacyEvent>((value) => {
+  try {
+    parseEvent(value);
+    return true;
+  } catch {
+    return false;
+  }
+}, 'a privacy event');
+
+const positive = z.number().positive();
+const digest = z.string().regex(/^[0-9a-f]{64}$/);
+
+/** The shape of `privacy.json`, the certificate of what a run spent. */
+export const certificateSchema = z.strictObject({
+  format: z.literal('ghostgrad-certificate/1'),
+  /** `(ε, δ)-differential privacy` in words, or why there is no guarantee. */
+  guarantee: z.string(),
+  /** False when nothing is guaranteed. */
+  valid: z.boolean(),
+  mechanism: z.string(),
+  /** What one record of the data is, e.g. `example`. */
+  unit: z.string(),
+  neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']),
+  neighborsMeaning: z.string(),
+  sampling: z.strictObject({ name: z.enum(['poisson', 'full-batch']), sampleRate: positive.max(1), expectedBatchSize: positive, datasetSize: z.int().positive() }),
+  clipping: z.strictObject({
+    function: z.string(),
+    /** √Σ C_k². */
+    norm: positive,
+    groups: z.array(z.strictObject({ name: z.string(), norm: positive, parameters: z.array(z.string()) })),
+    /** Rounding allowance: no example's true clipped norm exceeds its threshold times 1 + rho. */
+    rho: z.number().min(0),
+    sensitivity: positive,
+  }),
+  noise: z.strictObject({
+    kind: z.literal('float'),
+    multiplier: positive,
+    /** Standard deviation on each coordinate of the clipped sum, once a step. */
+    deviation: positive,
+    source: z.string(),
+  }),
+  normaliser: positive,
+  steps: z.int().min(0),
+  plannedSteps: z.int().positive(),
+  /** Everything that was released. */
+  event: eventSchema,
+  accountant: z.enum(['rdp', 'exact-gaussian']),
+  epsilon: z.number().min(0),
+  delta: positive.max(1),
+  /** ε had all planned steps been taken. */
+  plannedEpsilon: z.number().min(0),
+  ledger: z.strictObject({ lines: z.int().min(0), head: digest }).nullable(),
+  assumptions: z.array(z.string()),
+  notCovered: z.array(z.string()),
+  software: z.record(z.string(), z.string()),
+});
+
+/** The certificate of a run, as `privacy.json` holds it. */
+export type Certificate = z.infer<typeof certificateSchema>;
+
+export interface CertificateOptions {
+  readonly plan: PrivacyPlan;
+  /** Steps whose noised sums were released. */
+  readonly steps: number;
+  /** Name of the clip function, e.g. `abadi`. */
+  readonly clipFunction: string;
+  /** Versions by name: ghostgrad, node, onnxruntime. */
+  readonly software: Readonly<Record<string, string>>;
+  /** What one record is. Default `example`. */
+  readonly unit?: string | undefined;
+  /** Steps charged more than once (a resumed run that drew afresh), with their events. */
+  readonly recharged?: readonly PrivacyEvent[] | undefined;
+  readonly ledger?: { readonly lines: number; readonly head: string } | undefined;
+  /** Further assumptions or omissions of the caller's, e.g. a public pre-trained model. */
+  readonly assumptions?: readonly string[] | undefined;
+  readonly notCovered?: readonly string[] | undefined;
+}
+
+/**
+ * The certificate of a run of `steps` steps under `plan`. Throws GhostgradError when the plan's accountant cannot
+ * account for what was released.
+ */
+export function certificate(options: CertificateOptions): Certificate {
+  const { plan, steps, clipFunction, software, unit = 'example', recharged = [] } = options;
+  const planned = eventOf(plan, steps);
+  const event = recharged.length === 0 ? planned : composed([planned, ...recharged]);
+  const epsilon = recharged.length === 0 ? plan.spent(steps) : epsilonOf(event, plan.delta, plan.accountant).epsilon;
+  return {
+    format: 'ghostgrad-certificate/1',
+    guarantee: plan.seeded
+      ? 'void: seeded randomness. Whoever knows the seed can remove the noise.'
+      : `(${epsilon}, ${plan.delta})-differential privacy for each ${unit}, under the assumptions listed`,
+    valid: !plan.seeded,
+    mechanism: plan.sampling === 'poisson'
+      ? 'DP-SGD: Poisson-sampled Gaussian mechanism on sums of clipped per-example gradients'
+      : 'noisy gradient descent: Gaussian mechanism on full-batch sums of clipped per-example gradients',
+    unit,
+    neighbors: plan.neighbors,
+    neighborsMeaning: meanings[plan.neighbors],
+    sampling: { name: plan.sampling, sampleRate: plan.sampleRate, expectedBatchSize: plan.batchSize, datasetSize: plan.datasetSize },
+    clipping: {
+      function: clipFunction,
+      norm: plan.clippingNorm,
+      groups: plan.groups.map(({ name, norm, parameters }) => ({ name, norm, parameters: [...parameters] })),
+      rho: plan.rho,
+      sensitivity: plan.sensitivity,
+    },
+    noise: {
+      kind: plan.noise,
+      multiplier: plan.noiseMultiplier,
+      deviation: plan.noiseDeviation,
+      source: plan.seeded
+        ? 'AES-256-CTR under keys derived from a seed'
+        : 'AES-256-CTR under a forward-secure key ratchet started from the operating system; no past key is kept',
+    },
+    normaliser: plan.normaliser,
+    steps,
+    plannedSteps: plan.steps,
+    event,
+    accountant: plan.accountant,
+    epsilon,
+    delta: plan.delta,
+    plannedEpsilon: plan.epsilon,
+    ledger: options.ledger ?? null,
+    assumptions: [...assumptionsOf(plan, steps), ...options.assumptions ?? []],
+    notCovered: [...notCovered, ...options.notCovered ?? []],
+    software: { ...software },
+  };
+}
+
+const meanings: { readonly [N in PrivacyPlan['neighbors']]: string } = {
+  'add-remove': 'the data with and without any one record',
+  'zero-out': 'the data with any one record and with that record replaced by one whose gradient is zero',
+  'replace-one': 'the data with any one record and with that record replaced by any other',
+};
+
+function assumptionsOf(plan: PrivacyPlan, steps: number): string[] {
+  const assumptions = [
+    `the number of records, ${plan.datasetSize}, is public; batch size, steps, δ and all other settings were chosen without looking at the data`,
+    'each person owns at most one record; whoever owns k of them has a weaker guarantee',
+    'initial parameters, pre-processing and the model were not derived from the private data',
+    'memory of the training process and its private folder were seen by nobody',
+  ];
+  if (steps < plan.steps) {
+    assumptions.push(
+      `the run ended after ${steps} of ${plan.steps} planned steps for a reason that did not depend on the data; if it did, ε is the planned ${plan.epsilon}`,
+    );
+  }
+  return assumptions;
+}
+
+const notCovered: readonly string[] = [
+  'hyperparameter search: other runs on the same data, with other settings, spend budgets of their own',
+  'training losses, gradient norms, clip fractions and drawn batch sizes, shown in the course of training or kept in private/',
+  'choosing a model, a checkpoint or a stopping time by looking at private data',
+  'attacks on floating-point noise: the Gaussian noise is rounded to float32, whose gaps can reveal more than ε allows',
+  'timing and other side channels of the computer',
+];

@@ -1,0 +1,189 @@
+import { createHash } from 'node:crypto';
+import { type FileHandle, open, readFile } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { GhostgradError } from '../errors.ts';
+import { type PrivacyEvent, composed, parseEvent, selfComposed, showEvent } from './events.ts';
+import { type Privatised, assertPrivatised } from './sum.ts';
+
+/**
+ * The append-only record of what a run spent: one JSON line for each step, on disk before the step's update is used,
+ * each line carrying the SHA-256 of itself and of all before it. Node only.
+ */
+export interface Ledger {
+  /** Lines so far. */
+  readonly length: number;
+  /** The last line's chain digest (hex); 64 zeros when there is no line. */
+  readonly head: string;
+  /**
+   * Records that `step` released `event`, with the digest of the noised sum. Settles once the line is durable; use
+   * the update only then. Throws GhostgradError when the line could not be made durable; the ledger then refuses
+   * every further line.
+   */
+  charge(step: number, event: PrivacyEvent, digest: string): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** What a ledger says, recomputed from its lines. */
+export interface LedgerReading {
+  /** Everything charged, repeated steps included. */
+  readonly event: PrivacyEvent;
+  readonly lines: readonly LedgerLine[];
+  readonly head: string;
+  /** The last line was cut off in writing: its step's update was never used. */
+  readonly torn: boolean;
+  /** Bytes of the whole lines. */
+  readonly bytes: number;
+  /** Why the ledger cannot be relied upon; empty when its chain holds. */
+  readonly problems: readonly string[];
+}
+
+export interface LedgerLine {
+  readonly step: number;
+  readonly event: PrivacyEvent;
+  /** SHA-256 of the noised sum, hex. */
+  readonly digest: string;
+}
+
+const origin = '0'.repeat(64);
+const sha256 = (...parts: readonly (string | Uint8Array)[]): string =>
+  parts.reduce((hash, part) => hash.update(part), createHash('sha256')).digest('hex');
+
+/** SHA-256 (hex) of a step's noised gradient: names, lengths and values, in the order of the names. */
+export function digestOf(privatised: Privatised): string {
+  assertPrivatised(privatised);
+  const parts = [...privatised.gradients].sort(([a], [b]) => (a < b ? -1 : 1)).flatMap(([name, values]) => [
+    JSON.stringify([name, values.length]),
+    new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
+  ]);
+  return sha256(...parts);
+}
+
+/** A new ledger at `path`. Throws GhostgradError when the file exists or cannot be written. */
+export async function createLedger(path: string): Promise<Ledger> {
+  const file = await opened(path, 'wx');
+  await syncFolder(dirname(path));
+  return ledgerOn(path, file, 0, origin);
+}
+
+/**
+ * The ledger at `path`, to be continued; a line that was cut off in writing is dropped.
+ * Throws GhostgradError when its chain does not hold.
+ */
+export async function openLedger(path: string): Promise<Ledger> {
+  const { lines, head, bytes, torn, problems } = await verifyLedger(path);
+  const [problem] = problems;
+  if (problem !== undefined) {
+    throw new GhostgradError({ what: 'the ledger does not hold', where: path, found: problem, fix: 'the budget that this run spent is unknown: start a new run' });
+  }
+  const file = await opened(path, 'r+');
+  if (torn) await file.truncate(bytes);
+  await file.sync();
+  return ledgerOn(path, file, lines.length, head, bytes);
+}
+
+/** Reads the ledger at `path` and checks its chain. Throws GhostgradError only when the file cannot be read. */
+export async function verifyLedger(path: string): Promise<LedgerReading> {
+  const content = await readFile(path).catch((cause: unknown) => {
+    throw new GhostgradError({ what: 'the ledger cannot be read', where: path, found: reasonOf(cause) }, { cause });
+  });
+  const bytes = content.lastIndexOf(10) + 1;
+  const lines: LedgerLine[] = [];
+  let head = origin;
+  const problems: string[] = [];
+  for (const [i, text] of content.toString('utf8', 0, bytes).split('\n').slice(0, -1).entries()) {
+    const line = parseLine(text, head);
+    if (typeof line === 'string') {
+      problems.push(`line ${i + 1}: ${line}`);
+      break;
+    }
+    lines.push(line);
+    head = line.chain;
+  }
+  return { event: chargedBy(lines), lines, head, torn: bytes < content.length, bytes, problems };
+}
+
+function ledgerOn(path: string, file: FileHandle, length: number, head: string, position = 0): Ledger {
+  let broken = false;
+  return {
+    get length() {
+      return length;
+    },
+    get head() {
+      return head;
+    },
+    async charge(step, event, digest) {
+      if (broken) throw new GhostgradError({ what: 'the ledger was left incomplete by an earlier failure', where: path });
+      const body = bodyOf({ step, event, digest });
+      const chain = sha256(head, body);
+      const line = Buffer.from(`${body.slice(0, -1)},"chain":"${chain}"}\n`);
+      // Until the line is durable no other may follow, and none may after a failure.
+      broken = true;
+      try {
+        await file.write(line, 0, line.length, position).then(({ bytesWritten }) => {
+          if (bytesWritten < line.length) throw new Error('no space left on device');
+        });
+        await file.datasync();
+      } catch (cause) {
+        throw new GhostgradError({
+          what: `step ${step} could not be charged to the ledger`, where: path, found: reasonOf(cause), fix: 'make space and resume the run: the step was not used',
+        }, { cause });
+      }
+      position += line.length;
+      length += 1;
+      head = chain;
+      broken = false;
+    },
+    close: () => file.close(),
+  };
+}
+
+const bodyOf = ({ step, event, digest }: LedgerLine): string => JSON.stringify({ step, event, digest });
+
+function parseLine(text: string, head: string): (LedgerLine & { readonly chain: string }) | string {
+  let fields: Readonly<Record<string, unknown>>;
+  let event: PrivacyEvent;
+  try {
+    fields = Object(JSON.parse(text)) as Readonly<Record<string, unknown>>;
+    event = parseEvent(fields['event']);
+  } catch {
+    return 'is not a ledger line';
+  }
+  const { step, digest, chain } = fields;
+  if (typeof step !== 'number' || typeof digest !== 'string' || typeof chain !== 'string') return 'lacks step, digest or chain';
+  const suffix = `,"chain":"${chain}"}`;
+  if (!text.endsWith(suffix) || sha256(head, `${text.slice(0, -suffix.length)}}`) !== chain) {
+    return 'does not continue the chain: it, or a line before it, was changed, removed or inserted';
+  }
+  return { step, event, digest, chain };
+}
+
+/** The composition of all lines, equal neighbours counted together. */
+function chargedBy(lines: readonly LedgerLine[]): PrivacyEvent {
+  const runs: { text: string; event: PrivacyEvent; count: number }[] = [];
+  for (const { event } of lines) {
+    const text = showEvent(event);
+    const last = runs.at(-1);
+    if (last?.text === text) last.count += 1;
+    else runs.push({ text, event, count: 1 });
+  }
+  return composed(runs.map(({ event, count }) => selfComposed(event, count)));
+}
+
+async function opened(path: string, flags: 'wx' | 'r+'): Promise<FileHandle> {
+  return open(path, flags, 0o644).catch((cause: unknown) => {
+    throw new GhostgradError({ what: 'the ledger cannot be opened for writing', where: path, found: reasonOf(cause) }, { cause });
+  });
+}
+
+/** Makes the file's entry in its folder durable, where the system can (Windows cannot, and need not). */
+async function syncFolder(folder: string): Promise<void> {
+  if (process.platform === 'win32') return;
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+const reasonOf = (cause: unknown): string => (cause instanceof Error ? cause.message : String(cause));

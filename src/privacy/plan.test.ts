@@ -1,0 +1,119 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { type Accountant, calibrate, epsilonOf } from './accountant.ts';
+import { gaussian, poissonSampled } from './events.ts';
+import { flatGroup } from './groups.ts';
+import { type Neighbors, type Noise, type PrivacyPlanOptions, type Sampling, eventOf, privacyPlan } from './plan.ts';
+
+const base: PrivacyPlanOptions = {
+  datasetSize: 60_000, batchSize: 512, steps: 100, noiseMultiplier: 1.1, delta: 1e-5, groups: flatGroup(['w'], 0.1),
+};
+
+describe('privacy plan', () => {
+  it('derives sampler, noise, normaliser and event from the same numbers', () => {
+    const plan = privacyPlan(base);
+    expect(plan.sampleRate).toBe(512 / 60_000);
+    expect(plan.normaliser).toBe(512);
+    expect(plan.sensitivity).toBeCloseTo(0.1 * 1.001, 15);
+    expect(plan.noiseDeviation / plan.sensitivity).toBeCloseTo(1.1, 14);
+    expect(plan.event).toEqual(poissonSampled(512 / 60_000, gaussian(1.1)));
+    expect(plan.epsilon).toBe(epsilonOf(eventOf(plan, 100), 1e-5).epsilon);
+    expect(plan).toMatchObject({ sampling: 'poisson', neighbors: 'add-remove', noise: 'float', accountant: 'rdp', seeded: false, warnings: [] });
+    expect(Object.isFrozen(plan)).toBe(true);
+  });
+
+  it('meets a target ε without exceeding it', () => {
+    const { noiseMultiplier: _, ...rest } = base;
+    fc.assert(fc.property(fc.double({ min: 0.2, max: 12, noNaN: true }), fc.double({ min: 1, max: 3000, noNaN: true }), fc.integer({ min: 1, max: 3000 }), (epsilon, batchSize, steps) => {
+      const plan = privacyPlan({ ...rest, epsilon, batchSize, steps });
+      expect(plan.epsilon).toBeLessThanOrEqual(epsilon);
+      expect(plan.epsilon).toBeGreaterThan(epsilon * (1 - 1e-4));
+      expect(plan.noiseMultiplier).toBe(calibrate({ epsilon, delta: 1e-5, sampleRate: plan.sampleRate, steps }).noiseMultiplier);
+    }), { numRuns: 15 });
+  });
+
+  it('keeps a batch size that is not whole, in rate and normaliser alike', () => {
+    const plan = privacyPlan({ ...base, datasetSize: 333, batchSize: 10.7 });
+    expect(plan.normaliser).toBe(10.7);
+    expect(plan.sampleRate * 333).toBeCloseTo(10.7, 12);
+  });
+
+  it('spends ε step by step, from 0 to the planned', () => {
+    const plan = privacyPlan(base);
+    expect(plan.spent(0)).toBe(0);
+    const spent = Array.from({ length: 101 }, (_, t) => plan.spent(t));
+    expect(spent.every((e, t) => t === 0 || e > (spent[t - 1] ?? Infinity))).toBe(true);
+    expect(spent[100]).toBe(plan.epsilon);
+    expect(spent[37]).toBeCloseTo(epsilonOf(eventOf(plan, 37), 1e-5).epsilon, 12);
+    for (const t of [-1, 101, 0.5]) expect(() => plan.spent(t)).toThrow('stepsDone');
+  });
+
+  it('is exact for full batches, and charges replaced examples twice the norm', () => {
+    const full = { ...base, sampling: 'full-batch', batchSize: 60_000, steps: 4 } as const;
+    const once = privacyPlan(full);
+    const replaced = privacyPlan({ ...full, neighbors: 'replace-one' });
+    expect(once.accountant).toBe('exact-gaussian');
+    expect(replaced.sensitivity).toBeCloseTo(2 * once.sensitivity, 15);
+    expect(replaced.noiseDeviation).toBe(once.noiseDeviation);
+    expect(replaced.epsilon).toBe(privacyPlan({ ...full, noiseMultiplier: 0.55 }).epsilon);
+    expect(privacyPlan({ ...full, neighbors: 'zero-out' }).epsilon).toBe(once.epsilon);
+    const { noiseMultiplier: _, ...rest } = full;
+    const [a, b] = (['add-remove', 'replace-one'] as const).map((neighbors) => privacyPlan({ ...rest, neighbors, epsilon: 2 }));
+    expect((b?.noiseMultiplier ?? 0) / (a?.noiseMultiplier ?? 1)).toBeCloseTo(2, 12);
+    expect(b?.epsilon).toBe(a?.epsilon);
+  });
+
+  it('draws as it says, with keys of its own ratchet, once for each step', () => {
+    const plan = privacyPlan({ ...base, datasetSize: 1000, batchSize: 50, seed: 3 });
+    const draw = (): Uint32Array => plan.draw(plan.startRatchet().advance());
+    expect(draw()).toEqual(draw());
+    const ratchet = plan.startRatchet();
+    const sizes = Array.from({ length: 400 }, () => plan.draw(ratchet.advance()).length);
+    const mean = sizes.reduce((a, b) => a + b) / 400;
+    expect(Math.abs(mean - 50)).toBeLessThan(4 * Math.sqrt(47.5 / 400));
+    expect(new Set(sizes).size).toBeGreaterThan(10);
+    // The rate is public; the number of rows there are may differ from the public size.
+    expect(Math.max(...plan.draw(ratchet.advance(), 500))).toBeLessThan(500);
+    const keys = ratchet.advance();
+    plan.draw(keys);
+    expect(() => plan.draw(keys)).toThrow('the sampling key of step 402 was used twice'.replace('402', String(keys.step)));
+    expect(() => privacyPlan(base).draw(ratchet.advance())).toThrow('another ratchet');
+    const all = privacyPlan({ ...base, datasetSize: 20, batchSize: 20, sampling: 'full-batch' });
+    expect(all.draw(all.startRatchet().advance())).toEqual(Uint32Array.from({ length: 20 }, (_, i) => i));
+  });
+
+  it('warns of a δ that protects nobody, of large ε and of seeds', () => {
+    expect(privacyPlan({ ...base, delta: 1 / 60_000 }).warnings).toEqual([expect.stringContaining('not below 1/60000')]);
+    expect(privacyPlan({ ...base, noiseMultiplier: 0.3 }).warnings).toEqual([expect.stringContaining('weak guarantee')]);
+    expect(privacyPlan({ ...base, seed: 0 })).toMatchObject({ seeded: true, warnings: [expect.stringContaining('void')] });
+  });
+
+  it('refuses, by name, what is at odds, out of range or cannot be accounted for', () => {
+    const refused: readonly [Partial<PrivacyPlanOptions>, string | RegExp][] = [
+      [{ epsilon: 3 }, 'epsilon and noiseMultiplier are both given'],
+      [{ noiseMultiplier: undefined }, 'neither epsilon nor noiseMultiplier is given'],
+      [{ noiseMultiplier: 0 }, 'noiseMultiplier is out of range'],
+      [{ noiseMultiplier: undefined, epsilon: 0 }, 'epsilon is out of range'],
+      [{ delta: 0 }, 'delta is out of range'],
+      [{ delta: 1 }, 'delta is out of range'],
+      [{ steps: 0 }, 'steps is out of range'],
+      [{ batchSize: 0 }, 'batchSize is out of range'],
+      [{ batchSize: 60_001 }, 'batchSize is out of range'],
+      [{ datasetSize: 10.5 }, 'datasetSize is out of range'],
+      [{ rho: -1 }, 'rho is out of range'],
+      [{ accountant: 'pld' }, 'accountant "pld" cannot be used'],
+      [{ accountant: 'gdp' }, 'accountant "gdp" cannot be used'],
+      [{ accountant: 'exact-gaussian' }, 'exact-gaussian accountant cannot account'],
+      [{ accountant: 'rdpp' as Accountant }, /did you mean "rdp"/],
+      [{ sampling: 'truncated-poisson' }, 'sampling "truncated-poisson" cannot be used'],
+      [{ sampling: 'without-replacement' }, 'sampling "without-replacement" cannot be used'],
+      [{ sampling: 'poison' as Sampling }, /did you mean "poisson"/],
+      [{ sampling: 'full-batch' }, 'full-batch sampling with a smaller batch'],
+      [{ neighbors: 'replace-one' }, 'neighbors "replace-one" cannot be used with sampling "poisson"'],
+      [{ neighbors: 'remove' as Neighbors }, 'unknown neighbouring relation'],
+      [{ noise: 'discrete' }, 'noise "discrete" cannot be used'],
+      [{ noise: 'none' as Noise }, 'unknown noise'],
+    ];
+    for (const [change, message] of refused) expect(() => privacyPlan({ ...base, ...change }), JSON.stringify(change)).toThrow(message);
+  });
+});
