@@ -1,0 +1,5 @@
+export * from './tensor.ts';
+export {
+  type Safetensors, type SafetensorsEntry, type SafetensorsHeader, decodeSafetensors, encodeSafetensors, readSafetensorsHeader,
+  safetensorsChunks,
+} from './safetensors.ts';
