@@ -133,12 +133,17 @@ function finish(
   types: ReadonlyMap<Value, TensorType>, constants: ReadonlyMap<Value, Tensor>,
   outputs: readonly (readonly [string, Value])[],
 ): TypedGraph {
-  // An output needs a node of its own to carry its name.
-  const named = outputs.map(([to, value]): Node => ({
+  const made = new Set(nodes.flatMap((node) => node.outputs));
+  const renamed = new Map<Value, string>();
+  for (const [to, value] of outputs) if (made.has(value) && !made.has(to) && !renamed.has(value)) renamed.set(value, to);
+  const rename = (value: Value): Value => renamed.get(value) ?? value;
+  // An output that is an input, a constant or an output already needs a node of its own to carry its name.
+  const named = outputs.filter(([to, value]) => to !== value && renamed.get(value) !== to).map(([to, value]): Node => ({
     op: 'Identity', domain: '', name: `output:${to}`, inputs: [value], outputs: [to], attributes: {},
   }));
-  const direct = new Set(outputs.filter(([to, value]) => to === value).map(([to]) => to));
-  const all = [...nodes, ...named.filter((node) => !direct.has(node.outputs[0]!))];
+  const all = [...nodes, ...named].map((node) => ({
+    ...node, inputs: node.inputs.map(rename), outputs: node.outputs.map(rename),
+  }));
   const needed = new Set(outputs.map(([to]) => to));
   const kept: Node[] = [];
   for (let i = all.length - 1; i >= 0; i--) {
@@ -148,7 +153,8 @@ function finish(
     node.inputs.forEach((v) => needed.add(v));
   }
   const allTypes = new Map<Value, TensorType>();
-  for (const [value, t] of types) if (needed.has(value) || kept.some((n) => n.outputs.includes(value))) allTypes.set(value, t);
+  const present = new Set([...needed, ...kept.flatMap((node) => node.outputs)]);
+  for (const [value, t] of types) if (present.has(rename(value))) allTypes.set(rename(value), t);
   for (const [to, value] of outputs) allTypes.set(to, types.get(value)!);
   for (const v of inputs) allTypes.set(v.name, types.get(v.name)!);
   return {
