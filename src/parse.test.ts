@@ -26,7 +26,8 @@ describe('parseWith', () => {
   });
 
   it('suggests the nearest key, at any depth and inside unions and arrays', () => {
-    expect(refusal({ epoch: 1 }).parts).toMatchObject({ what: 'unknown option "epoch"', where: 'recipe', fix: 'did you mean "epochs"?' });
+    expect(refusal({ epoch: 1 }).parts)
+      .toMatchObject({ what: 'unknown option "epoch"', where: 'recipe', fix: 'did you mean "epochs"?' });
     expect(refusal({ normalize: { mean: 1, sdt: 2 } }).parts).toMatchObject({
       what: 'unknown option "sdt"', where: 'recipe: normalize', fix: 'did you mean "std"?',
     });

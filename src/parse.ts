@@ -49,9 +49,12 @@ function explain(issue: Issue, schema: z.core.$ZodType, value: unknown, where: s
 function expectation(issue: Issue): string {
   switch (issue.code) {
     case 'invalid_type': return issue.expected === 'int' ? 'a whole number' : `a value of type ${issue.expected}`;
-    case 'invalid_value': return issue.values.length === 1 ? showValue(issue.values[0]) : `one of ${issue.values.map(String).join(', ')}`;
-    case 'too_small': return bounded(issue.origin, issue.inclusive === false ? 'more than' : 'at least', String(issue.minimum));
-    case 'too_big': return bounded(issue.origin, issue.inclusive === false ? 'less than' : 'at most', String(issue.maximum));
+    case 'invalid_value': {
+      const [only] = issue.values;
+      return issue.values.length === 1 ? showValue(only) : `one of ${issue.values.map(String).join(', ')}`;
+    }
+    case 'too_small': return bounded(issue.origin, issue.inclusive === false ? 'more than' : 'at least', issue.minimum);
+    case 'too_big': return bounded(issue.origin, issue.inclusive === false ? 'less than' : 'at most', issue.maximum);
     case 'invalid_union': {
       const first = issue.errors.map((alternative) => alternative[0]).filter((i) => i !== undefined);
       return first.length === 0 ? issue.message : [...new Set(first.map(expectation))].join(', or ');
@@ -60,14 +63,15 @@ function expectation(issue: Issue): string {
   }
 }
 
-const bounded = (origin: string, relation: string, bound: string): string =>
+const bounded = (origin: string, relation: string, bound: number | bigint): string =>
   origin === 'array' || origin === 'string' || origin === 'map' || origin === 'set'
     ? `${relation} ${bound} ${origin === 'string' ? 'characters' : 'entries'}`
     : `a number ${relation} ${bound}`;
 
 function valueAt(value: unknown, path: Path): unknown {
   return path.reduce<unknown>(
-    (v, key) => (typeof v === 'object' && v !== null ? (v as Readonly<Record<PropertyKey, unknown>>)[key] : undefined), value,
+    (v, key) => (typeof v === 'object' && v !== null ? (v as Readonly<Record<PropertyKey, unknown>>)[key] : undefined),
+    value,
   );
 }
 
@@ -92,8 +96,9 @@ function keysAt(schema: z.core.$ZodType, path: Path): string[] {
 function unwrap(schema: z.core.$ZodType): z.core.$ZodType[] {
   if (schema instanceof z.core.$ZodUnion) return schema._zod.def.options.flatMap(unwrap);
   if (
-    schema instanceof z.core.$ZodOptional || schema instanceof z.core.$ZodDefault || schema instanceof z.core.$ZodPrefault
-    || schema instanceof z.core.$ZodNullable || schema instanceof z.core.$ZodReadonly
+    schema instanceof z.core.$ZodOptional || schema instanceof z.core.$ZodNullable
+    || schema instanceof z.core.$ZodReadonly || schema instanceof z.core.$ZodDefault
+    || schema instanceof z.core.$ZodPrefault
   ) return unwrap(schema._zod.def.innerType);
   if (schema instanceof z.core.$ZodPipe) return unwrap(schema._zod.def.in);
   return [schema];

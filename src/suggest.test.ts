@@ -23,9 +23,11 @@ describe('refuseUnknownKeys', () => {
   });
 
   it('names the key, the place, the choices and the nearest', () => {
-    const act = (): void => refuseUnknownKeys('option of sgd', { momentun: 1 }, ['momentum', 'nesterov'], 'training.optimizer');
+    const act = (): void =>
+      refuseUnknownKeys('option of sgd', { momentun: 1 }, ['momentum', 'nesterov'], 'training.optimizer');
     expect(act).toThrow(GhostgradError);
-    expect(act).toThrow(/unknown option of sgd "momentun" \(training\.optimizer\)[^]*momentum, nesterov[^]*did you mean "momentum"/);
+    expect(act).toThrow(/unknown option of sgd "momentun" \(training\.optimizer\)[^]*momentum, nesterov/);
+    expect(act).toThrow(/did you mean "momentum"/);
   });
 });
 

@@ -27,7 +27,8 @@ describe('every model', () => {
       const session = await onnxruntimeEngine().compile({ ...graph, types: new Map() }, { threads: 1 });
       const logits = async (batch: number, values: (i: number) => number): Promise<number[]> => {
         const shape = inputShape(graph, batch);
-        const { outputs } = await session.run({ input: float32(Array.from({ length: sizeOf(shape) }, (_, i) => values(i)), shape) });
+        const pixels = Array.from({ length: sizeOf(shape) }, (_, i) => values(i));
+        const { outputs } = await session.run({ input: float32(pixels, shape) });
         return toNumbers(outputs['logits']!);
       };
       const size = sizeOf(inputShape(graph, 1));

@@ -33,11 +33,14 @@ export function featureColumn(t: Tensor, where: string, normalize?: Normalize): 
 /** A column of labels over an array [rows, ...]: whole numbers become int64, floating-point ones float32. */
 export function labelColumn(t: Tensor, where: string): AnyColumn {
   if (t.shape.length === 0) {
-    throw new GhostgradError({ what: 'the labels are a single number', where, found: `${t.dtype}[]`, expected: 'one label for each row' });
+    throw new GhostgradError({
+      what: 'the labels are a single number', where, found: `${t.dtype}[]`, expected: 'one label for each row',
+    });
   }
   const shape = t.shape.slice(1);
   if (featureTypes.includes(t.dtype) && t.dtype !== 'uint8') return floatColumn(floats(t), shape);
-  return integerColumn(t.data instanceof BigInt64Array ? t.data : BigInt64Array.from(t.data as ArrayLike<number | bigint>, BigInt), shape);
+  if (t.data instanceof BigInt64Array) return integerColumn(t.data, shape);
+  return integerColumn(BigInt64Array.from(t.data as ArrayLike<number | bigint>, BigInt), shape);
 }
 
 function floats({ dtype, data }: Tensor): Float32Array {
@@ -68,16 +71,19 @@ export interface SafetensorsOptions {
 }
 
 /** A dataset from two arrays of a safetensors file. Throws GhostgradError when it cannot be read or lacks one. */
-export async function readSafetensorsData(path: string, { features = 'x', label = 'y', normalize }: SafetensorsOptions = {}): Promise<Dataset> {
+export async function readSafetensorsData(
+  path: string, { features = 'x', label = 'y', normalize }: SafetensorsOptions = {},
+): Promise<Dataset> {
   const { tensors } = decodeSafetensors(await readBytes(path), path);
   const named = (name: string, option: string): Tensor => {
     const found = tensors.get(name);
     if (found === undefined) throw unknownName('array', name, [...tensors.keys()], `${path}, option ${option}`);
     return found;
   };
+  const input = featureColumn(named(features, 'features'), `array "${features}" of ${path}`, normalize);
   return datasetOf({
     name: path,
-    features: new Map([['input', featureColumn(named(features, 'features'), `array "${features}" of ${path}`, normalize)]]),
+    features: new Map([['input', input]]),
     labels: labelColumn(named(label, 'label'), `array "${label}" of ${path}`),
   });
 }

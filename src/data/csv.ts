@@ -32,15 +32,25 @@ export async function readCsv(path: string, options: CsvOptions = {}): Promise<D
   const { label = 'label', classes, delimiter = ',', normalize = 'none' } = options;
   const records = recordsOf(path, delimiter);
   const header = await records.next();
-  if (header.done === true) throw new GhostgradError({ what: 'the table is empty', where: path, expected: 'a header line and rows' });
+  if (header.done === true) {
+    throw new GhostgradError({
+      what: 'the table is empty', where: path, expected: 'a header line and rows',
+    });
+  }
   const names = checkedHeader(header.value.record, path);
   const labelAt = columnOf(label, names, path, 'label');
   const features = options.features ?? names.filter((name) => name !== label);
   const featuresAt = features.map((name) => columnOf(name, names, path, 'features'));
   if (featuresAt.includes(labelAt)) {
-    throw new GhostgradError({ what: 'the label is among the features', where: path, found: `column "${label}" in both` });
+    throw new GhostgradError({
+      what: 'the label is among the features', where: path, found: `column "${label}" in both`,
+    });
   }
-  if (features.length === 0) throw new GhostgradError({ what: 'the table has no features', where: path, expected: 'a column beside the label' });
+  if (features.length === 0) {
+    throw new GhostgradError({
+      what: 'the table has no features', where: path, expected: 'a column beside the label',
+    });
+  }
 
   const values = growing((length) => new Float32Array(length));
   const labels = growing((length) => new Float64Array(length));
@@ -84,17 +94,21 @@ const faults: Partial<Readonly<Record<CsvErrorCode, string>>> = {
 
 async function* recordsOf(path: string, delimiter: string): AsyncGenerator<Row> {
   const file = createReadStream(path);
-  const parser = parse({ bom: true, delimiter, trim: true, skip_empty_lines: true, relax_column_count: true, info: true });
+  const parser = parse({
+    bom: true, delimiter, trim: true, skip_empty_lines: true, relax_column_count: true, info: true,
+  });
   file.on('error', (error) => parser.destroy(error));
   try {
-    for await (const { record, info } of file.pipe(parser) as AsyncIterable<{ record: string[]; info: { lines: number } }>) {
+    const parsed = file.pipe(parser) as AsyncIterable<{ record: string[]; info: { lines: number } }>;
+    for await (const { record, info } of parsed) {
       yield { record, line: info.lines };
     }
   } catch (error) {
     if (!(error instanceof CsvError)) throw error instanceof GhostgradError ? error : unreadable(path, error);
     // The parser's own message may quote the cell: neither it nor the error as a cause may get out.
     throw new GhostgradError({
-      what: 'the table is malformed', where: `${path}, line ${String(error['lines'])}`, found: faults[error.code] ?? error.code,
+      what: 'the table is malformed', where: `${path}, line ${String(error['lines'])}`,
+      found: faults[error.code] ?? error.code,
       expected: 'cells apart by the delimiter, quoted with "…" where they contain it',
     });
   } finally {
@@ -113,7 +127,11 @@ function checkedHeader(names: readonly string[], path: string): readonly string[
     });
   }
   const twice = names.find((name, i) => names.indexOf(name) !== i);
-  if (twice !== undefined) throw new GhostgradError({ what: 'two columns of one name', where: path, found: `"${twice}"` });
+  if (twice !== undefined) {
+    throw new GhostgradError({
+      what: 'two columns of one name', where: path, found: `"${twice}"`,
+    });
+  }
   return names;
 }
 
@@ -130,7 +148,8 @@ function numberIn(cell: string, where: () => string): number {
   throw new GhostgradError({
     what: 'a cell is not a number', where: where(),
     found: cell === '' ? 'an empty cell' : decimal.test(cell) ? "a number beyond float32's range" : 'text',
-    expected: 'a finite decimal number', fix: 'fill in, encode as numbers, or leave the column out with features: [names]',
+    expected: 'a finite decimal number',
+    fix: 'fill in, encode as numbers, or leave the column out with features: [names]',
   });
 }
 
@@ -138,7 +157,8 @@ function labelIn(cell: string, where: () => string): number {
   if (decimal.test(cell) && Number.isFinite(Number(cell))) return Number(cell);
   throw new GhostgradError({
     what: 'a label is not a number', where: where(), found: cell === '' ? 'an empty cell' : 'text',
-    expected: 'a class number 0, 1, …, or a target', fix: 'for names of classes, list them all in the data spec: classes: [name, name]',
+    expected: 'a class number 0, 1, …, or a target',
+    fix: 'for names of classes, list them all in the data spec: classes: [name, name]',
   });
 }
 
@@ -146,14 +166,17 @@ function classIn(cell: string, classes: readonly string[], where: () => string):
   const at = classes.indexOf(cell);
   if (at >= 0) return at;
   throw new GhostgradError({
-    what: 'a label is not a known class', where: where(), found: cell === '' ? 'an empty cell' : 'text that is not among the classes',
+    what: 'a label is not a known class', where: where(),
+    found: cell === '' ? 'an empty cell' : 'text that is not among the classes',
     expected: `one of ${classes.join(', ')}`,
   });
 }
 
 /** Classes when all are whole numbers, else targets. */
 const labelColumn = (values: Float64Array): AnyColumn =>
-  values.every((x) => Number.isSafeInteger(x)) ? integerColumn(BigInt64Array.from(values, BigInt)) : floatColumn(Float32Array.from(values), []);
+  values.every((x) => Number.isSafeInteger(x))
+    ? integerColumn(BigInt64Array.from(values, BigInt))
+    : floatColumn(Float32Array.from(values), []);
 
 /** A list of numbers that grows by doubling; an array of boxed numbers would take several times the memory. */
 function growing<A extends Float32Array | Float64Array>(

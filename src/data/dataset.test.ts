@@ -32,7 +32,8 @@ describe('columns', () => {
 
   it('of bytes and of floats agree, whatever is gathered', () => {
     fc.assert(fc.property(
-      fc.uint8Array({ minLength: 12, maxLength: 12 }), fc.array(fc.nat(3), { maxLength: 9 }), fc.double({ min: -2, max: 2, noNaN: true }),
+      fc.uint8Array({ minLength: 12, maxLength: 12 }), fc.array(fc.nat(3), { maxLength: 9 }),
+      fc.double({ min: -2, max: 2, noNaN: true }),
       (bytes, indices, mean) => {
         const normalize = { mean: [mean, 0, 1], std: [1, 0.5, 3] };
         const floats = Float32Array.from(bytes, (v) => v / 255);
@@ -55,7 +56,8 @@ describe('columns', () => {
 
 describe('normalize', () => {
   it('refuses constants that fit neither one nor every channel', () => {
-    expect(() => byteTables({ mean: [1, 2], std: 1 }, [3, 4, 4], 'photos')).toThrow(/normalize does not fit[^]*photos[^]*one of each, or 3/);
+    expect(() => byteTables({ mean: [1, 2], std: 1 }, [3, 4, 4], 'photos'))
+      .toThrow(/normalize does not fit[^]*photos[^]*one of each, or 3/);
     expect(() => normaliseFloats(new Float32Array(2), 'unit', [2], 'x')).toThrow(/unit is for bytes/);
   });
 });
@@ -71,12 +73,14 @@ describe('datasets', () => {
     const into = { features: new Map([['input', new Float32Array(2)]]), labels: new BigInt64Array(1) };
     dataset.gather(rows(2), into);
     expect([...into.features.get('input')!, ...into.labels]).toEqual([5, 6, 1n]);
-    expect(() => dataset.gather(rows(0), { ...into, labels: new Float32Array(1) })).toThrow(/labels is not of type int64/);
+    expect(() => dataset.gather(rows(0), { ...into, labels: new Float32Array(1) }))
+      .toThrow(/labels is not of type int64/);
     expect(batchOf(dataset, rows(), 2).features.get('input')).toEqual(float32([0, 0, 0, 0], [2, 2]));
   });
 
   it('have as many labels as features, and at least one row', () => {
-    expect(() => datasetFromTensors(float32([1, 2], [2, 1]), int64([1, 2, 3]))).toThrow(/2 rows of features and 3 labels/);
+    expect(() => datasetFromTensors(float32([1, 2], [2, 1]), int64([1, 2, 3])))
+      .toThrow(/2 rows of features and 3 labels/);
     expect(() => datasetFromTensors(float32([], [0, 4]), int64([]))).toThrow(/no rows/);
   });
 
@@ -107,10 +111,12 @@ describe('validateDataset', () => {
   it('finds NaN and infinities in features and labels by row and column, without their values', () => {
     for (const bad of [Number.NaN, Infinity, -Infinity]) {
       const named = datasetOf({
-        name: 'file.csv', features: new Map([['input', floatColumn(Float32Array.of(1, 2, 3, bad), [2], ['age', 'pay'])]]),
+        name: 'file.csv',
+        features: new Map([['input', floatColumn(Float32Array.of(1, 2, 3, bad), [2], ['age', 'pay'])]]),
         labels: integerColumn(BigInt64Array.of(0n, 1n)),
       });
-      expect(() => validateDataset(named)).toThrow(/file\.csv, feature "input", row 2 \(counting from 1\), column "pay"/);
+      expect(() => validateDataset(named))
+        .toThrow(/file\.csv, feature "input", row 2 \(counting from 1\), column "pay"/);
       const label = datasetFromTensors(float32([1, 2], [2, 1]), float32([bad, 0]));
       expect(() => validateDataset(label)).toThrow(/labels, row 1 \(/);
     }

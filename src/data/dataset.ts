@@ -1,5 +1,7 @@
 import { GhostgradError } from '../errors.ts';
-import { type Shape, type Tensor, type TypedArrays, allocate, sizeOf, tensor } from '../tensor/tensor.ts';
+import {
+  type FloatTensor, type Shape, type Tensor, type TypedArrays, allocate, sizeOf, tensor,
+} from '../tensor/tensor.ts';
 import { type AnyColumn, type ColumnType, floatColumn, integerColumn, reshaped } from './column.ts';
 import { showRow } from './messages.ts';
 
@@ -48,7 +50,11 @@ export function datasetOf({ name, features, labels, declaredSize, classNames }: 
       found: `${odd[1].size} rows of features and ${size} labels`, expected: 'one label for each row',
     });
   }
-  if (size === 0) throw new GhostgradError({ what: 'the data has no rows', where: name, expected: 'at least one example' });
+  if (size === 0) {
+    throw new GhostgradError({
+      what: 'the data has no rows', where: name, expected: 'at least one example',
+    });
+  }
   return {
     name, size, declaredSize, features, labels, classNames,
     gather: (indices, into) => {
@@ -58,7 +64,9 @@ export function datasetOf({ name, features, labels, declaredSize, classNames }: 
   };
 }
 
-function gatherInto(column: AnyColumn, indices: Uint32Array, into: TypedArrays[ColumnType] | undefined, name: string): void {
+function gatherInto(
+  column: AnyColumn, indices: Uint32Array, into: TypedArrays[ColumnType] | undefined, name: string,
+): void {
   if (column.dtype === 'float32' && into instanceof Float32Array) column.gather(indices, into);
   else if (column.dtype === 'int64' && into instanceof BigInt64Array) column.gather(indices, into);
   else throw new TypeError(`the buffer for ${name} is not of type ${column.dtype}`);
@@ -91,19 +99,20 @@ export const allRows = (count: number): Uint32Array => Uint32Array.from({ length
  * The arrays are not copied.
  */
 export function datasetFromTensors(
-  features: Tensor<'float32'> | Readonly<Record<string, Tensor<'float32'>>>, labels: Tensor<'int64'> | Tensor<'float32'>,
+  features: FloatTensor | Readonly<Record<string, FloatTensor>>, labels: FloatTensor | Tensor<'int64'>,
   { name = 'data in memory', size }: { readonly name?: string; readonly size?: number } = {},
 ): Dataset {
+  const one = labels.shape.slice(1);
   const named = isTensor(features) ? { input: features } : features;
   return datasetOf({
     name,
     features: new Map(Object.entries(named).map(([key, t]) => [key, floatColumn(t.data, t.shape.slice(1))])),
-    labels: labels.dtype === 'int64' ? integerColumn(labels.data, labels.shape.slice(1)) : floatColumn(labels.data, labels.shape.slice(1)),
+    labels: labels.dtype === 'int64' ? integerColumn(labels.data, one) : floatColumn(labels.data, one),
     declaredSize: size,
   });
 }
 
-const isTensor = (x: Tensor<'float32'> | Readonly<Record<string, Tensor<'float32'>>>): x is Tensor<'float32'> =>
+const isTensor = (x: FloatTensor | Readonly<Record<string, FloatTensor>>): x is FloatTensor =>
   x['data'] instanceof Float32Array;
 
 /**
@@ -120,17 +129,19 @@ export function withLabels(dataset: Dataset, dtype: ColumnType, shape: Shape): D
       found: `[${labels.shape.join(', ')}] for each example`, expected: `[${shape.join(', ')}]`,
     });
   }
-  return datasetOf({ ...dataset, labels: reshaped(labels.dtype === dtype ? labels : converted(labels, dtype, name), shape) });
+  const typed = labels.dtype === dtype ? labels : converted(labels, dtype, name);
+  return datasetOf({ ...dataset, labels: reshaped(typed, shape) });
 }
 
 function converted(labels: AnyColumn, dtype: ColumnType, name: string): AnyColumn {
   const { data } = gatherColumn(labels, allRows(labels.size));
-  if (dtype === 'float32') return floatColumn(Float32Array.from(data as ArrayLike<number | bigint>, Number), labels.shape);
   const values = Array.from(data as ArrayLike<number | bigint>, Number);
+  if (dtype === 'float32') return floatColumn(Float32Array.from(values), labels.shape);
   const odd = values.findIndex((x) => !Number.isSafeInteger(x));
   if (odd >= 0) {
     throw new GhostgradError({
-      what: 'a label is not a whole number', where: `${name}, label of ${showRow(Math.floor(odd / sizeOf(labels.shape)))}`,
+      what: 'a label is not a whole number',
+      where: `${name}, label of ${showRow(Math.floor(odd / sizeOf(labels.shape)))}`,
       expected: 'class labels 0, 1, …', fix: 'use a loss for numbers (mse), or number the classes from 0',
     });
   }

@@ -13,7 +13,8 @@ export function unreadable(path: string, cause: unknown): GhostgradError {
   const code = cause instanceof Error && 'code' in cause ? String(cause.code) : '';
   return new GhostgradError({
     what: 'cannot read the data', where: path, found: reasons[code] ?? (code === '' ? String(cause) : `error ${code}`),
-    expected: 'a readable file', fix: code === 'ENOENT' ? 'check the path; relative ones start from the current folder' : undefined,
+    expected: 'a readable file',
+    fix: code === 'ENOENT' ? 'check the path; relative ones start from the current folder' : undefined,
   }, { cause });
 }
 
@@ -23,7 +24,8 @@ export async function readBytes(path: string): Promise<Uint8Array> {
   if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return plain(bytes);
   return promisify(gunzip)(bytes).then(plain, (cause: unknown): never => {
     throw new GhostgradError({
-      what: 'cannot unpack the data', where: path, found: 'a damaged or truncated gzip file', expected: 'a whole gzip file',
+      what: 'cannot unpack the data', where: path, found: 'a damaged or truncated gzip file',
+      expected: 'a whole gzip file',
       fix: 'get or copy the file again',
     }, { cause });
   });

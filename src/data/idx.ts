@@ -15,7 +15,7 @@ export function decodeIdx(bytes: Uint8Array, where = 'IDX data'): Tensor {
   const [first, second, code, axes] = bytes;
   const dtype = code === undefined ? undefined : types[code];
   if (first !== 0 || second !== 0 || dtype === undefined || axes === undefined) {
-    throw damaged(where, 'another beginning of the file', 'an IDX file: two zero bytes, an element type, a number of axes');
+    throw damaged(where, 'another beginning of the file', 'two zero bytes, an element type, a number of axes');
   }
   const begin = 4 + 4 * axes;
   if (bytes.length < begin) throw damaged(where, `${bytes.length} bytes`, `a header of ${begin} bytes`);
@@ -36,5 +36,6 @@ export function decodeIdx(bytes: Uint8Array, where = 'IDX data'): Tensor {
 }
 
 const damaged = (where: string, found: string, expected: string): GhostgradError => new GhostgradError({
-  what: 'not a whole IDX file', where, found, expected, fix: 'the file is damaged, truncated or of another format: get it again',
+  what: 'not a whole IDX file', where, found, expected,
+  fix: 'the file is damaged, truncated or of another format: get it again',
 });

@@ -22,9 +22,11 @@ export interface IdxOptions {
  *
  * @throws GhostgradError when a file cannot be read, is truncated, or the two differ in number
  */
-export async function readIdxPair(images: string, labels: string, { normalize, name = images }: IdxOptions = {}): Promise<Dataset> {
-  const [pixels, classes] = await Promise.all([images, labels].map(async (path) => decodeIdx(await readBytes(path), path)));
-  if (pixels === undefined || classes === undefined) throw new Error('two files were read');
+export async function readIdxPair(
+  images: string, labels: string, { normalize, name = images }: IdxOptions = {},
+): Promise<Dataset> {
+  const read = async (path: string): Promise<Tensor> => decodeIdx(await readBytes(path), path);
+  const [pixels, classes] = await Promise.all([read(images), read(labels)]);
   return datasetOf({
     name,
     features: new Map([['input', featureColumn(withChannel(pixels), images, normalize)]]),
@@ -43,10 +45,12 @@ const parts: Readonly<Record<Split, string>> = { train: 'train', test: 't10k' };
 
 /** The names that MNIST and its relatives are published under. */
 const candidates = (split: Split, kind: 'images-idx3' | 'labels-idx1'): readonly string[] =>
-  [`${parts[split]}-${kind}-ubyte`, `${parts[split]}-${kind.replace('-', '.')}-ubyte`].flatMap((name) => [name, `${name}.gz`]);
+  [kind, kind.replace('-', '.')].flatMap((k) => [`${parts[split]}-${k}-ubyte`, `${parts[split]}-${k}-ubyte.gz`]);
 
 /** Paths of a split's two files in a folder, or undefined when the folder lacks one. */
-export async function findIdx(folder: string, split: Split): Promise<readonly [images: string, labels: string] | undefined> {
+export async function findIdx(
+  folder: string, split: Split,
+): Promise<readonly [images: string, labels: string] | undefined> {
   const first = async (names: readonly string[]): Promise<string | undefined> => {
     for (const name of names) if (await kindOf(join(folder, name)) === 'file') return join(folder, name);
     return undefined;

@@ -1,4 +1,6 @@
-export { type AnyColumn, type Cell, type Column, type ColumnType, byteColumn, floatColumn, integerColumn } from './column.ts';
+export {
+  type AnyColumn, type Cell, type Column, type ColumnType, byteColumn, floatColumn, integerColumn,
+} from './column.ts';
 export { type CsvOptions, readCsv } from './csv.ts';
 export {
   type Batch, type BatchBuffers, type Dataset, batchOf, datasetFromTensors, datasetOf, withLabels,

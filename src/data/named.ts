@@ -36,7 +36,7 @@ const table = {
   'fashion-mnist': {
     normalize: { mean: 0.286, std: 0.353 },
     folders: () => ['/usr/share/datasets/fashion-mnist'],
-    fix: 'on Debian and Ubuntu: apt install dataset-fashion-mnist; or name a folder with the IDX files: fashion-mnist:train@folder',
+    fix: 'apt install dataset-fashion-mnist, or name a folder with the IDX files: fashion-mnist:train@folder',
   },
 } satisfies Readonly<Record<string, NamedSet>>;
 
@@ -46,15 +46,16 @@ export const setNames = Object.keys(table) as readonly SetName[];
 const isSetName = (name: string): name is SetName => Object.hasOwn(table, name);
 const isSplit = (name: string): name is Split => splits.some((split) => split === name);
 
-/** Whether a data spec names a set and not a path: `mnist`, `mnist:train`, and other `word:word` that cannot be paths. */
-export const looksNamed = (spec: string): boolean => isSetName(spec.split(/[:@]/)[0] ?? '') || /^[\w-]{2,}:[\w-]+(@.*)?$/.test(spec);
+/** Whether a data spec names a set and not a path: `mnist`, `mnist:train`, and any `word:word`, which is no path. */
+export const looksNamed = (spec: string): boolean =>
+  isSetName(spec.split(/[:@]/)[0] ?? '') || /^[\w-]{2,}:[\w-]+(@.*)?$/.test(spec);
 
 /**
  * A named set, `name:split` or `name:split@folder`: input `input`, [1, 28, 28].
  *
  * @param normalize default: the set's own constants
  * @param search the folders to look in; default: where packages put the set's files
- * @throws GhostgradError for an unknown name or split, or when the files are not there; the message says how to get them
+ * @throws GhostgradError for an unknown name or split, and, saying how to get them, when the files are not there
  */
 export async function readNamed(
   spec: string, normalize?: Normalize, search: (name: SetName) => readonly string[] = (name) => table[name].folders(),
@@ -63,7 +64,9 @@ export async function readNamed(
   const [name = '', split] = (at < 0 ? spec : spec.slice(0, at)).split(':');
   if (!isSetName(name)) throw unknownName('data set', name, setNames, `data "${spec}"`);
   if (split === undefined) {
-    throw new GhostgradError({ what: 'a named data set needs its split', where: `data "${spec}"`, expected: `${name}:train or ${name}:test` });
+    throw new GhostgradError({
+      what: 'a named data set needs its split', where: `data "${spec}"`, expected: `${name}:train or ${name}:test`,
+    });
   }
   if (!isSplit(split)) throw unknownName('split', split, splits, `data "${spec}"`);
   const set = table[name];

@@ -29,7 +29,7 @@ export function byteTables(normalize: Normalize, shape: Shape, where: string): r
   return mean.map((m, i) => Float32Array.from({ length: 256 }, (_, v) => (v / 255 - m) / std[i]!));
 }
 
-/** Scales rows of float32 values in place. Throws GhostgradError for `unit`, or a number of constants that does not fit. */
+/** Scales rows of float32 values in place. Throws GhostgradError for `unit`, or constants that do not fit in number. */
 export function normaliseFloats(data: Float32Array, normalize: Normalize, shape: Shape, where: string): void {
   if (normalize === 'none') return;
   if (normalize === 'unit') {
@@ -57,6 +57,8 @@ function parts({ mean, std }: Exclude<Normalize, string>, shape: Shape, where: s
       expected: channels === 1 ? 'one of each' : `one of each, or ${channels}`,
     });
   }
-  const [means = [], stds = []] = lists.map((list) => (list.length === count ? list : Array.from({ length: count }, () => list[0] ?? 0)));
+  const repeated = (list: readonly number[]): readonly number[] =>
+    list.length === count ? list : Array.from({ length: count }, () => list[0] ?? 0);
+  const [means = [], stds = []] = lists.map(repeated);
   return { mean: means, std: stds };
 }

@@ -25,11 +25,15 @@ const refusal = async (act: Promise<unknown>): Promise<string> => {
 
 describe('IDX', () => {
   it('reads bytes and big-endian numbers of every width', () => {
-    expect(decodeIdx(idxBytes([2, 3], [1, 2, 3, 4, 5, 255]))).toEqual(tensor('uint8', [2, 3], Uint8Array.of(1, 2, 3, 4, 5, 255)));
-    expect(decodeIdx(Uint8Array.of(0, 0, 0x0b, 1, 0, 0, 0, 2, 1, 2, 255, 254))).toEqual(tensor('int16', [2], Int16Array.of(258, -2)));
-    expect(decodeIdx(Uint8Array.of(0, 0, 0x0c, 1, 0, 0, 0, 1, 0, 0, 1, 0))).toEqual(tensor('int32', [1], Int32Array.of(256)));
+    expect(decodeIdx(idxBytes([2, 3], [1, 2, 3, 4, 5, 255])))
+      .toEqual(tensor('uint8', [2, 3], Uint8Array.of(1, 2, 3, 4, 5, 255)));
+    expect(decodeIdx(Uint8Array.of(0, 0, 0x0b, 1, 0, 0, 0, 2, 1, 2, 255, 254)))
+      .toEqual(tensor('int16', [2], Int16Array.of(258, -2)));
+    expect(decodeIdx(Uint8Array.of(0, 0, 0x0c, 1, 0, 0, 0, 1, 0, 0, 1, 0)))
+      .toEqual(tensor('int32', [1], Int32Array.of(256)));
     expect(decodeIdx(Uint8Array.of(0, 0, 0x0d, 1, 0, 0, 0, 1, 0x3f, 0xc0, 0, 0))).toEqual(float32([1.5]));
-    expect(decodeIdx(Uint8Array.of(0, 0, 0x0e, 1, 0, 0, 0, 1, 0xc0, 0, 0, 0, 0, 0, 0, 0))).toEqual(tensor('float64', [1], Float64Array.of(-2)));
+    expect(decodeIdx(Uint8Array.of(0, 0, 0x0e, 1, 0, 0, 0, 1, 0xc0, 0, 0, 0, 0, 0, 0, 0)))
+      .toEqual(tensor('float64', [1], Float64Array.of(-2)));
     expect(decodeIdx(Uint8Array.of(0, 0, 0x09, 0, 0xff))).toEqual(tensor('int8', [], Int8Array.of(-1)));
   });
 
@@ -37,7 +41,9 @@ describe('IDX', () => {
     const good = idxBytes([2, 2], [1, 2, 3, 4]);
     expect(() => decodeIdx(Uint8Array.of(1, 0, 8, 1), 'a file')).toThrow(/not a whole IDX file \(a file\)/);
     expect(() => decodeIdx(Uint8Array.of(0, 0, 7, 1, 0, 0, 0, 0))).toThrow(/IDX/);
-    for (let length = 0; length < good.length; length++) expect(() => decodeIdx(good.subarray(0, length))).toThrow(GhostgradError);
+    for (let length = 0; length < good.length; length++) {
+      expect(() => decodeIdx(good.subarray(0, length))).toThrow(GhostgradError);
+    }
     expect(() => decodeIdx(Uint8Array.of(...good, 0))).toThrow(/17 bytes[^]*16 bytes for uint8\[2, 2\]/);
   });
 
@@ -60,15 +66,18 @@ describe('IDX', () => {
     const images = write('images.gz', packed);
     const labels = write('labels', idxBytes([3], [1, 2, 3]));
     expect(await refusal(readIdxPair(images, labels))).toMatch(/2 rows of features and 3 labels/);
-    expect(await refusal(readIdxPair(write('cut.gz', packed.subarray(0, packed.length - 9)), labels))).toMatch(/cut\.gz[^]*truncated gzip/);
-    expect(await refusal(readIdxPair(`${folder}/none`, labels))).toMatch(/cannot read the data[^]*none[^]*no such file/);
+    expect(await refusal(readIdxPair(write('cut.gz', packed.subarray(0, packed.length - 9)), labels)))
+      .toMatch(/cut\.gz[^]*truncated gzip/);
+    expect(await refusal(readIdxPair(`${folder}/none`, labels)))
+      .toMatch(/cannot read the data[^]*none[^]*no such file/);
     expect(await refusal(readIdxPair(folder, labels))).toMatch(/a folder/);
     expect(await refusal(readIdxFolder(folder, 'test'))).toMatch(/no IDX files[^]*t10k-images-idx3-ubyte/);
   });
 });
 
 describe('CSV', () => {
-  const read = async (text: string, options = {}): Promise<Dataset> => readCsv(temporaryFolder().write('table.csv', text), options);
+  const read = async (text: string, options = {}): Promise<Dataset> =>
+    readCsv(temporaryFolder().write('table.csv', text), options);
 
   it('takes all but the label as features, in the order of the file', async () => {
     const dataset = await read('\uFEFFage,label,pay\r\n1,0, -2.5e1\r\n"3",1,.5\r\n\r\n');
@@ -78,7 +87,8 @@ describe('CSV', () => {
 
   it('takes the columns, classes, delimiter and scaling that it is told', async () => {
     const dataset = await read('a;b;c;kind\n1;2;3;cat\n4;5;6;a dog\n', {
-      label: 'kind', features: ['c', 'a'], classes: ['a dog', 'cat'], delimiter: ';', normalize: { mean: [3, 0], std: 2 },
+      label: 'kind', features: ['c', 'a'], classes: ['a dog', 'cat'], delimiter: ';',
+      normalize: { mean: [3, 0], std: 2 },
     });
     expect(whole(dataset)).toEqual({ x: float32([0, 0.5, 1.5, 2], [2, 2]), y: int64([1, 0]) });
     expect(dataset.classNames).toEqual(['a dog', 'cat']);
@@ -96,7 +106,10 @@ describe('CSV', () => {
 
   it('names row, line, column and rule of a bad cell, and never shows it', async () => {
     const cases: readonly (readonly [string, RegExp])[] = [
-      ['x,y,label\n1,2,0\n1,secret,0\n', /table\.csv, row 2 \(counting from 1\), line 3, column "y"[^]*text[^]*finite decimal number/],
+      [
+        'x,y,label\n1,2,0\n1,secret,0\n',
+        /table\.csv, row 2 \(counting from 1\), line 3, column "y"[^]*text[^]*finite decimal number/,
+      ],
       ['x,y,label\n1,,0\n', /row 1 [^]*column "y"[^]*an empty cell/],
       ['x,y,label\n1,NaN,0\n', /column "y"[^]*text/],
       ['x,y,label\n1,Infinity,0\n', /column "y"[^]*text/],
@@ -117,7 +130,8 @@ describe('CSV', () => {
       ['x,label\n', /no rows/],
     ];
     for (const [text, message] of cases) expect(await refusal(read(text))).toMatch(message);
-    expect(await refusal(read('x,label\n1,secret\n', { classes: ['a', 'b'] }))).toMatch(/not a known class[^]*one of a, b/);
+    expect(await refusal(read('x,label\n1,secret\n', { classes: ['a', 'b'] })))
+      .toMatch(/not a known class[^]*one of a, b/);
     expect(await refusal(read('x,label\n1,2\n', { features: ['label'] }))).toMatch(/label is among the features/);
     expect(await refusal(readCsv('/no/such/table.csv'))).toMatch(/cannot read the data[^]*no such file/);
   });
@@ -132,9 +146,12 @@ describe('safetensors', () => {
     const values = [1.5, -2];
     const floats: readonly Tensor[] = [
       float32(values, [2, 1]), tensor('float64', [2, 1], Float64Array.from(values)),
-      tensor('float16', [2, 1], Uint16Array.of(0x3e00, 0xc000)), tensor('bfloat16', [2, 1], Uint16Array.of(0x3fc0, 0xc000)),
+      tensor('float16', [2, 1], Uint16Array.of(0x3e00, 0xc000)),
+      tensor('bfloat16', [2, 1], Uint16Array.of(0x3fc0, 0xc000)),
     ];
-    for (const x of floats) expect(whole(await readSafetensorsData(save({ x, y })))).toEqual({ x: float32(values, [2, 1]), y });
+    for (const x of floats) {
+      expect(whole(await readSafetensorsData(save({ x, y })))).toEqual({ x: float32(values, [2, 1]), y });
+    }
     const halves = tensor('float16', [4, 1], Uint16Array.of(1, 0x7bff, 0x8400, 0x7c00));
     expect(toNumbers(whole(await readSafetensorsData(save({ x: halves, y: int64([0, 0, 0, 0]) }))).x))
       .toEqual([2 ** -24, 65504, -(2 ** -14), Infinity]);
@@ -148,8 +165,11 @@ describe('safetensors', () => {
 
   it('refuses absent arrays, other types and damaged files', async () => {
     const path = save({ x: float32([1], [1, 1]), labels: int64([1]), ids: int64([1], [1, 1]) });
-    expect(await refusal(readSafetensorsData(path, { label: 'label' }))).toMatch(/unknown array "label"[^]*did you mean "labels"/);
-    expect(await refusal(readSafetensorsData(path, { features: 'ids', label: 'labels' }))).toMatch(/int64\[1, 1\][^]*float32/);
-    expect(await refusal(readSafetensorsData(temporaryFolder().write('x.safetensors', 'nonsense!')))).toMatch(/safetensors/);
+    expect(await refusal(readSafetensorsData(path, { label: 'label' })))
+      .toMatch(/unknown array "label"[^]*did you mean "labels"/);
+    expect(await refusal(readSafetensorsData(path, { features: 'ids', label: 'labels' })))
+      .toMatch(/int64\[1, 1\][^]*float32/);
+    expect(await refusal(readSafetensorsData(temporaryFolder().write('x.safetensors', 'nonsense!'))))
+      .toMatch(/safetensors/);
   });
 });

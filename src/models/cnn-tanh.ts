@@ -3,7 +3,7 @@ import type { Graph } from '../graph/ir.ts';
 import { parseWith } from '../parse.ts';
 import { type InitialDraws, initialDraws } from '../random/initial.ts';
 import { network } from './network.ts';
-import { activation, init, width } from './options.ts';
+import { activation, initialisation, width } from './options.ts';
 
 const schema = z.strictObject({
   channels: width.default(1),
@@ -15,7 +15,7 @@ const schema = z.strictObject({
   /** Width of the hidden linear layer. */
   hidden: width.default(32),
   activation: activation.default('tanh'),
-  init: init.default('kaiming-uniform'),
+  init: initialisation.default('kaiming-uniform'),
 });
 
 export type CnnTanhOptions = z.input<typeof schema>;
@@ -26,8 +26,9 @@ export type CnnTanhOptions = z.input<typeof schema>;
  * logits [batch, classes].
  */
 export function cnnTanh(options: CnnTanhOptions = {}, draws: InitialDraws = initialDraws()): Graph {
-  const { channels, size, classes, filters, hidden, activation: kind, init: initialiser } = parseWith(schema, options, 'model cnn-tanh');
-  const net = network('cnn-tanh', [channels, size, size], initialiser, draws);
+  const read = parseWith(schema, options, 'model cnn-tanh');
+  const { channels, size, classes, filters, hidden, activation: kind, init } = read;
+  const net = network('cnn-tanh', [channels, size, size], init, draws);
   net.conv('conv1', filters[0], { kernel: 8, stride: 2, padding: 2 });
   net.activation('activation1', kind);
   net.maxPool('pool1', { kernel: 2 });

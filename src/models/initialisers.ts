@@ -14,8 +14,10 @@ interface Initialiser {
   readonly bias: Draw;
 }
 
-const uniform = (bound: (fans: Fans) => number): Draw => (draws, name, shape, fans) => draws.uniform(name, shape, bound(fans));
-const normal = (deviation: (fans: Fans) => number): Draw => (draws, name, shape, fans) => draws.normal(name, shape, deviation(fans));
+const uniform = (bound: (fans: Fans) => number): Draw =>
+  (draws, name, shape, fans) => draws.uniform(name, shape, bound(fans));
+const normal = (deviation: (fans: Fans) => number): Draw =>
+  (draws, name, shape, fans) => draws.normal(name, shape, deviation(fans));
 const zero: Draw = (_draws, _name, shape) => zeros('float32', shape);
 
 const perInput = uniform((fans) => 1 / Math.sqrt(fans.in));

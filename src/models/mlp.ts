@@ -3,7 +3,7 @@ import type { Graph } from '../graph/ir.ts';
 import { parseWith } from '../parse.ts';
 import { type InitialDraws, initialDraws } from '../random/initial.ts';
 import { network } from './network.ts';
-import { activation, init, width } from './options.ts';
+import { activation, initialisation, width } from './options.ts';
 
 const schema = z.strictObject({
   /** Features of a vector, or the shape of an example, which is flattened. */
@@ -12,7 +12,7 @@ const schema = z.strictObject({
   hidden: z.array(width).default([256, 256]),
   classes: width.default(10),
   activation: activation.default('relu'),
-  init: init.default('kaiming-uniform'),
+  init: initialisation.default('kaiming-uniform'),
 });
 
 export type MlpOptions = z.input<typeof schema>;
@@ -22,8 +22,8 @@ export type MlpOptions = z.input<typeof schema>;
  * `classifier`.
  */
 export function mlp(options: MlpOptions = {}, draws: InitialDraws = initialDraws()): Graph {
-  const { input, hidden, classes, activation: kind, init: initialiser } = parseWith(schema, options, 'model mlp');
-  const net = network('mlp', typeof input === 'number' ? [input] : input, initialiser, draws);
+  const { input, hidden, classes, activation: kind, init } = parseWith(schema, options, 'model mlp');
+  const net = network('mlp', typeof input === 'number' ? [input] : input, init, draws);
   net.flatten('flatten');
   hidden.forEach((features, i) => {
     net.linear(`hidden.${i}`, features);

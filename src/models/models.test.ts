@@ -7,8 +7,10 @@ import { initialiserNames } from './initialisers.ts';
 import { activationNames } from './network.ts';
 import { type ModelSpec, buildModel, isModelName, modelNames } from './registry.ts';
 
-const parameters = (graph: Graph): number => [...graph.initializers.values()].reduce((sum, t) => sum + sizeOf(t.shape), 0);
-const shapes = (graph: Graph): unknown => Object.fromEntries([...graph.initializers].map(([name, { shape }]) => [name, shape]));
+const parameters = (graph: Graph): number =>
+  [...graph.initializers.values()].reduce((sum, t) => sum + sizeOf(t.shape), 0);
+const shapes = (graph: Graph): unknown =>
+  Object.fromEntries([...graph.initializers].map(([name, { shape }]) => [name, shape]));
 const parameter = (graph: Graph, name: string): Tensor => {
   const found = graph.initializers.get(name);
   if (found === undefined) throw new Error(`no parameter ${name}`);
@@ -17,7 +19,8 @@ const parameter = (graph: Graph, name: string): Tensor => {
 /** Root mean square, and the largest magnitude. */
 const spread = (t: Tensor): { rms: number; largest: number } => {
   const values = toNumbers(t);
-  return { rms: Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length), largest: Math.max(...values.map(Math.abs)) };
+  const squares = values.reduce((sum, x) => sum + x * x, 0);
+  return { rms: Math.sqrt(squares / values.length), largest: Math.max(...values.map(Math.abs)) };
 };
 
 describe('builders', () => {
@@ -36,8 +39,11 @@ describe('builders', () => {
   });
 
   it('cnn-tanh takes other images', () => {
-    const graph = buildModel({ name: 'cnn-tanh', channels: 3, size: 32, classes: 4, filters: [8, 12], hidden: 20, activation: 'relu' });
-    expect(shapes(graph)).toMatchObject({ 'conv1.weight': [8, 3, 8, 8], 'fc1.weight': [20, 12 * 25], 'fc2.weight': [4, 20] });
+    const graph = buildModel({
+      name: 'cnn-tanh', channels: 3, size: 32, classes: 4, filters: [8, 12], hidden: 20, activation: 'relu',
+    });
+    expect(shapes(graph))
+      .toMatchObject({ 'conv1.weight': [8, 3, 8, 8], 'fc1.weight': [20, 12 * 25], 'fc2.weight': [4, 20] });
     expect(graph.nodes.some((n) => n.op === 'Tanh')).toBe(false);
   });
 
@@ -49,15 +55,19 @@ describe('builders', () => {
       expect(graph.nodes.filter((n) => n.op === 'Conv')).toHaveLength(Number(name.slice(3)) - 3);
       expect(graph.nodes.filter((n) => n.op === 'MaxPool')).toHaveLength(5);
     }
-    const names = [...buildModel({ name: 'vgg11', init: 'zeros', hidden: [7] }).initializers.keys()].filter((n) => n.endsWith('weight'));
-    expect(names).toEqual([0, 3, 6, 8, 11, 13, 16, 18].map((i) => `features.${i}.weight`).concat(['classifier.0.weight', 'classifier.2.weight']));
+    const deep = buildModel({ name: 'vgg11', init: 'zeros', hidden: [7] });
+    expect([...deep.initializers.keys()].filter((name) => name.endsWith('weight'))).toEqual([
+      ...[0, 3, 6, 8, 11, 13, 16, 18].map((i) => `features.${i}.weight`), 'classifier.0.weight', 'classifier.2.weight',
+    ]);
   });
 
   it('mlp takes vectors and images', () => {
     const vector = buildModel({ name: 'mlp', input: 784, hidden: [5, 6], classes: 3 });
     expect(vector.inputs[0]?.shape).toEqual(['batch', 784]);
     expect(vector.nodes.map((n) => n.op)).toEqual(['Gemm', 'Relu', 'Gemm', 'Relu', 'Gemm']);
-    expect(shapes(vector)).toMatchObject({ 'hidden.0.weight': [5, 784], 'hidden.1.weight': [6, 5], 'classifier.weight': [3, 6], 'classifier.bias': [3] });
+    expect(shapes(vector)).toMatchObject({
+      'hidden.0.weight': [5, 784], 'hidden.1.weight': [6, 5], 'classifier.weight': [3, 6], 'classifier.bias': [3],
+    });
     expect(buildModel({ name: 'mlp', hidden: [] }).nodes.map((n) => n.op)).toEqual(['Flatten', 'Gemm']);
   });
 
@@ -72,11 +82,13 @@ describe('builders', () => {
 
 describe('initial weights', () => {
   // 200 × 300: fans in 300 and out 200; 60,000 draws put the root mean square within 2 % of the deviation.
-  const layer = (init: (typeof initialiserNames)[number]): Graph => buildModel({ name: 'mlp', input: 300, hidden: [200], init }, { seed: 1 });
+  const layer = (init: (typeof initialiserNames)[number]): Graph =>
+    buildModel({ name: 'mlp', input: 300, hidden: [200], init }, { seed: 1 });
 
   it('have the variance that each rule states, and zero biases but for the default', () => {
     const deviation = {
-      'kaiming-uniform': 1 / Math.sqrt(3 * 300), 'xavier-uniform': Math.sqrt(2 / 500), 'xavier-normal': Math.sqrt(2 / 500),
+      'kaiming-uniform': 1 / Math.sqrt(3 * 300),
+      'xavier-uniform': Math.sqrt(2 / 500), 'xavier-normal': Math.sqrt(2 / 500),
       'he-uniform': Math.sqrt(2 / 300), 'he-normal': Math.sqrt(2 / 300), zeros: 0,
     };
     for (const init of initialiserNames) {
@@ -98,7 +110,8 @@ describe('initial weights', () => {
   });
 
   it('repeat with the seed, and differ without', () => {
-    const weights = (seed?: number): readonly number[] => toNumbers(parameter(buildModel('cnn-tanh', { seed }), 'fc1.weight'));
+    const weights = (seed?: number): readonly number[] =>
+      toNumbers(parameter(buildModel('cnn-tanh', { seed }), 'fc1.weight'));
     expect(weights(3)).toEqual(weights(3));
     expect(weights(3)).not.toEqual(weights(4));
     expect(weights()).not.toEqual(weights());

@@ -50,7 +50,9 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
   let value = 'input';
   let shape = input;
 
-  const append = (op: string, layer: string, parameters: readonly string[], attributes: Attributes, result: Shape): void => {
+  const append = (
+    op: string, layer: string, parameters: readonly string[], attributes: Attributes, result: Shape,
+  ): void => {
     const output = `${layer}.output`;
     nodes.push({ op, domain: '', name: layer, inputs: [value, ...parameters], outputs: [output], attributes });
     [value, shape] = [output, result];
@@ -74,12 +76,15 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
     const [, height, width] = image(layer);
     const count = (size: number): number => Math.floor((size + 2 * padding - kernel) / stride) + 1;
     if (count(height) < 1 || count(width) < 1) {
-      throw misfit(name, layer, shape, `height and width of at least ${kernel - 2 * padding} at this layer`, 'use a larger input');
+      const least = kernel - 2 * padding;
+      throw misfit(name, layer, shape, `height and width of at least ${least} at this layer`, 'use a larger input');
     }
     return [count(height), count(width)];
   };
   const windowAttributes = ({ kernel, stride = 1, padding = 0 }: Window): Attributes => ({
-    kernel_shape: ints([kernel, kernel]), strides: ints([stride, stride]), pads: ints([padding, padding, padding, padding]),
+    kernel_shape: ints([kernel, kernel]),
+    strides: ints([stride, stride]),
+    pads: ints([padding, padding, padding, padding]),
   });
 
   return {
@@ -89,7 +94,8 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
       const { kernel } = window;
       const result = [filters, ...positions(layer, window)];
       const fans = { in: channels * kernel * kernel, out: filters * kernel * kernel };
-      append('Conv', layer, parameters(layer, [filters, channels, kernel, kernel], fans), windowAttributes(window), result);
+      const names = parameters(layer, [filters, channels, kernel, kernel], fans);
+      append('Conv', layer, names, windowAttributes(window), result);
     },
     maxPool: (layer, window) =>
       append('MaxPool', layer, [], windowAttributes(window), [image(layer)[0], ...positions(layer, window)]),
@@ -100,7 +106,8 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
     linear: (layer, outputs) => {
       const [inputs, ...rest] = shape;
       if (inputs === undefined || rest.length > 0) throw misfit(name, layer, shape, 'a vector');
-      append('Gemm', layer, parameters(layer, [outputs, inputs], { in: inputs, out: outputs }), { transB: int(1) }, [outputs]);
+      const names = parameters(layer, [outputs, inputs], { in: inputs, out: outputs });
+      append('Gemm', layer, names, { transB: int(1) }, [outputs]);
     },
     build: () => ({
       name,
@@ -115,4 +122,7 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
 }
 
 const misfit = (model: string, layer: string, shape: Shape, expected: string, fix?: string): GhostgradError =>
-  new GhostgradError({ what: 'a layer does not fit its input', where: `layer ${layer} of model ${model}`, found: showShape(shape), expected, fix });
+  new GhostgradError({
+    what: 'a layer does not fit its input', where: `layer ${layer} of model ${model}`,
+    found: showShape(shape), expected, fix,
+  });

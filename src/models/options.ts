@@ -5,4 +5,4 @@ import { activationNames } from './network.ts';
 /** A number of channels, features or classes. */
 export const width = z.number().int().positive();
 export const activation = z.enum(activationNames);
-export const init = z.enum(initialiserNames);
+export const initialisation = z.enum(initialiserNames);

@@ -39,7 +39,9 @@ export const isModelName = (name: string): name is ModelName => Object.hasOwn(ta
 export function buildModel(spec: ModelSpec, { seed }: { readonly seed?: number | string | undefined } = {}): Graph {
   const { name, ...options } = typeof spec === 'string' ? { name: spec } : spec;
   if (typeof name !== 'string') {
-    throw new GhostgradError({ what: 'a model needs a name', found: showValue(spec), expected: `one of ${modelNames.join(', ')}` });
+    throw new GhostgradError({
+      what: 'a model needs a name', found: showValue(spec), expected: `one of ${modelNames.join(', ')}`,
+    });
   }
   if (!isModelName(name)) throw unknownName('model', name, modelNames);
   return table[name](options, initialDraws(seed));

@@ -3,7 +3,7 @@ import type { Graph } from '../graph/ir.ts';
 import { parseWith } from '../parse.ts';
 import { type InitialDraws, initialDraws } from '../random/initial.ts';
 import { network } from './network.ts';
-import { activation, init, width } from './options.ts';
+import { activation, initialisation, width } from './options.ts';
 
 const schema = z.strictObject({
   channels: width.default(3),
@@ -14,12 +14,12 @@ const schema = z.strictObject({
   hidden: z.array(width).default([]),
   activation: activation.default('relu'),
   /** He's rule by default: without normalisation layers, PyTorch's default draws let the signal die out in depth. */
-  init: init.default('he-normal'),
+  init: initialisation.default('he-normal'),
 });
 
 export type VggOptions = z.input<typeof schema>;
 
-/** 3×3 convolutions in each of five stages, a 2×2 max pooling after each (Simonyan & Zisserman 2015, columns A, B, D, E). */
+/** 3×3 convolutions in each of five stages, max pooling after each (Simonyan & Zisserman 2015, columns A, B, D, E). */
 const stages = {
   vgg11: [1, 1, 2, 2, 2],
   vgg13: [2, 2, 2, 2, 2],
@@ -36,8 +36,8 @@ export type VggName = keyof typeof stages;
  * layers.
  */
 export function vgg(name: VggName, options: VggOptions = {}, draws: InitialDraws = initialDraws()): Graph {
-  const { channels, size, classes, hidden, activation: kind, init: initialiser } = parseWith(schema, options, `model ${name}`);
-  const net = network(name, [channels, size, size], initialiser, draws);
+  const { channels, size, classes, hidden, activation: kind, init } = parseWith(schema, options, `model ${name}`);
+  const net = network(name, [channels, size, size], init, draws);
   let index = 0;
   stages[name].forEach((convolutions, stage) => {
     for (let i = 0; i < convolutions; i++) {

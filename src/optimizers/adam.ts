@@ -15,7 +15,11 @@ export interface AdamOptions {
 }
 
 const fields = {
-  learningRate: positive(1e-3), beta1: decay(0.9), beta2: decay(0.999), epsilon: positive(1e-8), weightDecay: nonNegative(0),
+  learningRate: positive(1e-3),
+  beta1: decay(0.9),
+  beta2: decay(0.999),
+  epsilon: positive(1e-8),
+  weightDecay: nonNegative(0),
 };
 
 /** Adam with bias-corrected moments (Kingma & Ba, ICLR 2015, algorithm 1); weight decay is an L2 penalty. */

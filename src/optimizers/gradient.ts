@@ -26,7 +26,7 @@ export function plainGradient(gradients: Gradients): PlainGradient {
   return result;
 }
 
-/** The arrays of a gradient. Throws GhostgradError when it was made by neither `privatise` nor {@link plainGradient}. */
+/** The arrays of a gradient. Throws GhostgradError unless `privatise` or {@link plainGradient} made it. */
 export function valuesOf(gradient: UsableGradient): Gradients {
   if (!plain.has(gradient)) assertPrivatised(gradient as Privatised);
   return gradient.gradients;

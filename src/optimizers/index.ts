@@ -3,7 +3,7 @@ export { type Gradients, type PlainGradient, type UsableGradient, plainGradient 
 export { type Optimizer, type OptimizerState, type Parameters } from './optimizer.ts';
 export { type OptimizerName, type OptimizerSpec, buildOptimizer, optimizerNames } from './registry.ts';
 export {
-  type Schedule, type ScheduleName, type ScheduleOptions, buildSchedule, constant, cosine, exponential, linear, scheduleNames,
-  stepwise, withWarmup,
+  type Schedule, type ScheduleName, type ScheduleOptions, buildSchedule, constant, cosine, exponential, linear,
+  scheduleNames, stepwise, withWarmup,
 } from './schedules.ts';
 export { type SgdOptions, sgd } from './sgd.ts';

@@ -83,10 +83,14 @@ function matched(
       return tensor.data;
     });
     const odd = [gradient, ...memory].find((array) => array.length !== weights.length);
-    if (odd !== undefined) throw misfit(optimizer, name, `${odd.length} elements`, `${weights.length} elements, as in the parameter`);
+    if (odd !== undefined) {
+      throw misfit(optimizer, name, `${odd.length} elements`, `${weights.length} elements, as in the parameter`);
+    }
     return { weights, gradient, memory };
   });
 }
 
-const misfit = (optimizer: string, parameter: string, found: string, expected = 'one gradient and one state per parameter'): GhostgradError =>
+const misfit = (
+  optimizer: string, parameter: string, found: string, expected = 'one gradient and one state per parameter',
+): GhostgradError =>
   new GhostgradError({ what: `${optimizer} cannot update`, where: `parameter "${parameter}"`, found, expected });

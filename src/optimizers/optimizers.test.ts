@@ -3,6 +3,7 @@ import { join, sep } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../errors.ts';
+import { clippedSum, flatGroup, privacyPlan, privatise } from '../privacy/index.ts';
 import { float32 } from '../tensor/tensor.ts';
 import { adam, adamw } from './adam.ts';
 import { type PlainGradient, plainGradient } from './gradient.ts';
@@ -13,10 +14,14 @@ import { sgd } from './sgd.ts';
 type Sequence = readonly (readonly number[])[];
 
 const one = (values: readonly number[]): Parameters => new Map([['w', float32(values)]]);
-const gradientOf = (values: readonly number[]): PlainGradient => plainGradient(new Map([['w', Float32Array.from(values)]]));
+const gradientsOf = (entries: readonly (readonly [string, readonly number[]])[]): PlainGradient =>
+  plainGradient(new Map(entries.map(([name, values]) => [name, Float32Array.from(values)])));
+const gradientOf = (values: readonly number[]): PlainGradient => gradientsOf([['w', values]]);
 
 /** The weights after each gradient of the sequence. */
-function run(optimizer: Optimizer, start: readonly number[], gradients: Sequence, rate = optimizer.learningRate): number[][] {
+function run(
+  optimizer: Optimizer, start: readonly number[], gradients: Sequence, rate = optimizer.learningRate,
+): number[][] {
   const parameters = one(start);
   let state = optimizer.init(parameters);
   return gradients.map((g) => {
@@ -42,9 +47,8 @@ describe('sgd', () => {
     // v: 0.5, 0.95, 1.355
     expectClose(run(sgd({ learningRate: 0.1, momentum: 0.9 }), [1], repeat(0.5, 3)).flat(), [0.95, 0.855, 0.7195]);
     // 0.5 + 0.9·v: 0.95, 1.355, 1.7195
-    expectClose(
-      run(sgd({ learningRate: 0.1, momentum: 0.9, nesterov: true }), [1], repeat(0.5, 3)).flat(), [0.905, 0.7695, 0.59755],
-    );
+    const ahead = sgd({ learningRate: 0.1, momentum: 0.9, nesterov: true });
+    expectClose(run(ahead, [1], repeat(0.5, 3)).flat(), [0.905, 0.7695, 0.59755]);
   });
 
   it('with weight decay and no gradient shrinks by 1 − ηλ a step', () => {
@@ -53,7 +57,8 @@ describe('sgd', () => {
   });
 
   it('equals the unrolled sums in float64', () => {
-    fc.assert(fc.property(sequence, value, fc.constantFrom(0, 0.5, 0.9), fc.boolean(), (gradients, start, momentum, ahead) => {
+    const momenta = fc.constantFrom(0, 0.5, 0.9);
+    fc.assert(fc.property(sequence, value, momenta, fc.boolean(), (gradients, start, momentum, ahead) => {
       const nesterov = ahead && momentum > 0;
       const found = run(sgd({ learningRate: 0.25, momentum, nesterov }), [start], gradients.map((g) => [g])).flat();
       let w = start;
@@ -67,16 +72,19 @@ describe('sgd', () => {
 
   it('keeps no state without momentum', () => {
     expect(sgd({ learningRate: 1 }).init(one([1, 2])).tensors.size).toBe(0);
-    const tensors = sgd({ learningRate: 1, momentum: 0.1 }).init(new Map([['a', float32([1, 2, 3, 4], [2, 2])]])).tensors;
-    expect([...tensors]).toEqual([['momentum/a', float32([0, 0, 0, 0], [2, 2])]]);
+    const square: Parameters = new Map([['a', float32([1, 2, 3, 4], [2, 2])]]);
+    expect([...sgd({ learningRate: 1, momentum: 0.1 }).init(square).tensors])
+      .toEqual([['momentum/a', float32([0, 0, 0, 0], [2, 2])]]);
   });
 });
 
 describe('adam and adamw', () => {
   it('under a constant gradient move by ηg/(|g| + ε) every step, thanks to the bias corrections', () => {
-    fc.assert(fc.property(fc.float({ min: Math.fround(0.01), max: 100, noNaN: true }), fc.boolean(), (size, negative) => {
+    const sizes = fc.float({ min: Math.fround(0.01), max: 100, noNaN: true });
+    fc.assert(fc.property(sizes, fc.boolean(), (size, negative) => {
       const g = negative ? -size : size;
-      for (const optimizer of [adam({ learningRate: 0.1, epsilon: 1e-3 }), adamw({ learningRate: 0.1, epsilon: 1e-3, weightDecay: 0 })]) {
+      const options = { learningRate: 0.1, epsilon: 1e-3, weightDecay: 0 };
+      for (const optimizer of [adam(options), adamw(options)]) {
         const weights = run(optimizer, [0], repeat(g, 8)).flat();
         expectClose(weights, weights.map((_, t) => -(t + 1) * 0.1 * g / (size + 1e-3)), 1e-4);
       }
@@ -107,7 +115,8 @@ describe('adam and adamw', () => {
 
 describe('every optimizer', () => {
   const specs: readonly OptimizerSpec[] = [
-    { name: 'sgd', learningRate: 0.1 }, { name: 'sgd', learningRate: 0.1, momentum: 0.9, nesterov: true, weightDecay: 0.01 },
+    { name: 'sgd', learningRate: 0.1 },
+    { name: 'sgd', learningRate: 0.1, momentum: 0.9, nesterov: true, weightDecay: 0.01 },
     { name: 'adam' }, { name: 'adamw', weightDecay: 0.1 },
   ];
 
@@ -120,7 +129,8 @@ describe('every optimizer', () => {
       let state = optimizer.init(parameters);
       for (const [t, g] of gradients.entries()) {
         if (t === 5) {
-          const copy = (m: Parameters): Parameters => new Map([...m].map(([n, x]) => [n, { ...x, data: x.data.slice() }]));
+          const copy = (m: Parameters): Parameters =>
+            new Map([...m].map(([n, x]) => [n, { ...x, data: x.data.slice() }]));
           parameters = copy(parameters);
           state = { step: state.step, tensors: copy(state.tensors) };
         }
@@ -141,12 +151,13 @@ describe('every optimizer', () => {
       const parameters: Parameters = new Map([['a', float32([1])], ['b', float32([1, 2])]]);
       const state = optimizer.init(parameters);
       const attempt = (entries: [string, number[]][], from: OptimizerState = state) => (): unknown =>
-        optimizer.update(parameters, plainGradient(new Map(entries.map(([n, g]) => [n, Float32Array.from(g)]))), from, 0.1);
+        optimizer.update(parameters, gradientsOf(entries), from, 0.1);
       expect(attempt([['a', [1]]])).toThrow(/parameter "b"[^]*no gradient/);
       expect(attempt([['a', [1]], ['b', [1, 1]], ['c', [1]]])).toThrow(/parameter "c"[^]*without a parameter/);
       expect(attempt([['a', [1]], ['b', [1]]])).toThrow(/parameter "b"[^]*1 elements[^]*2 elements/);
       if (state.tensors.size > 0) {
-        expect(attempt([['a', [1]], ['b', [1, 1]]], { step: 0, tensors: new Map() })).toThrow(/parameter "a"[^]*optimizer's state/);
+        expect(attempt([['a', [1]], ['b', [1, 1]]], { step: 0, tensors: new Map() }))
+          .toThrow(/parameter "a"[^]*optimizer's state/);
       }
       expect(parameters.get('a')!.data[0]).toBe(1);
     }
@@ -160,6 +171,19 @@ describe('invariant 1', () => {
     const forged = { gradients: new Map([['w', Float32Array.of(1)]]) } as unknown as PlainGradient;
     expect(() => optimizer.update(parameters, forged, optimizer.init(parameters), 0.1)).toThrow(/not privatised/);
     expect(parameters.get('w')!.data[0]).toBe(1);
+  });
+
+  it('a noised sum is followed', () => {
+    const plan = privacyPlan({
+      datasetSize: 100, batchSize: 10, steps: 1, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['w'], 1), seed: 1,
+    });
+    const sum = clippedSum(new Map([['w', Float32Array.of(0.5)]]), plan.groups, plan.rho);
+    const gradient = privatise(sum, plan, plan.startRatchet().advance());
+    const optimizer = sgd({ learningRate: 0.1 });
+    const parameters = one([1]);
+    optimizer.update(parameters, gradient, optimizer.init(parameters), 0.1);
+    expectClose(Array.from(parameters.get('w')!.data), [1 - 0.1 * gradient.gradients.get('w')![0]!]);
+    expect(parameters.get('w')!.data[0]).not.toBe(1);
   });
 
   it('only training vouches for gradients without noise', () => {
@@ -186,7 +210,8 @@ describe('buildOptimizer', () => {
   it('refuses unknown names and options, missing and impossible values', () => {
     expect(build({ name: 'adma' })).toThrow(/unknown optimizer "adma"[^]*did you mean "adam"/);
     expect(build({})).toThrow(GhostgradError);
-    expect(build({ name: 'sgd', learningRate: 1, momentun: 0.9 })).toThrow(/unknown option of optimizer sgd "momentun"[^]*momentum/);
+    expect(build({ name: 'sgd', learningRate: 1, momentun: 0.9 }))
+      .toThrow(/unknown option of optimizer sgd "momentun"[^]*momentum/);
     expect(build({ name: 'sgd' })).toThrow(/missing option \(optimizer sgd: learningRate\)/);
     expect(build({ name: 'sgd', learningRate: 0 })).toThrow(/invalid option[^]*found: +0[^]*more than 0/);
     expect(build({ name: 'sgd', learningRate: '0.1' })).toThrow(/invalid option[^]*"0.1"/);

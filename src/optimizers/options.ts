@@ -28,7 +28,8 @@ export const stepsOrFraction = number(
   (x) => x >= 0 && (x < 1 || Number.isInteger(x)), 'a fraction of all steps (below 1) or a whole number of steps',
 );
 export const stepLength = number(
-  (x) => x > 0 && (x < 1 || Number.isInteger(x)), 'a fraction of all steps (above 0, below 1) or a whole number of steps',
+  (x) => x > 0 && (x < 1 || Number.isInteger(x)),
+  'a fraction of all steps (above 0, below 1) or a whole number of steps',
 );
 export const flag = (fallback: boolean): Field<boolean> =>
   ({ accepts: (value): value is boolean => typeof value === 'boolean', expected: 'true or false', fallback });

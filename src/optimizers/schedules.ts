@@ -1,5 +1,7 @@
 import { refuseUnknownKeys, unknownName } from '../suggest.ts';
-import { type Fields, type Read, fraction, nonNegative, positive, readOptions, stepLength, stepsOrFraction } from './options.ts';
+import {
+  type Fields, type Read, fraction, nonNegative, positive, readOptions, stepLength, stepsOrFraction,
+} from './options.ts';
 
 /** What the learning rate is multiplied by at a step; steps count from 0. */
 export type Schedule = (step: number) => number;
@@ -34,11 +36,22 @@ interface Warmup {
   readonly warmup?: number;
 }
 
+interface Final {
+  /** Multiplier at the end; default 0, for `exponential` 0.01. */
+  readonly final?: number;
+}
+
+interface Stairs {
+  /** Steps, or fraction of all steps, between falls. */
+  readonly every: number;
+  /** What each fall multiplies by; default 0.1. */
+  readonly factor?: number;
+}
+
 export type ScheduleOptions =
   | { readonly name: 'constant' } & Warmup
-  | { readonly name: 'linear' | 'cosine'; /** Multiplier at the last step; default 0. */ readonly final?: number } & Warmup
-  | { readonly name: 'exponential'; /** Multiplier at the last step; default 0.01. */ readonly final?: number } & Warmup
-  | { readonly name: 'step'; /** Steps, or fraction of all steps. */ readonly every: number; /** Default 0.1. */ readonly factor?: number } & Warmup;
+  | { readonly name: 'linear' | 'cosine' | 'exponential' } & Final & Warmup
+  | { readonly name: 'step' } & Stairs & Warmup;
 
 export type ScheduleName = ScheduleOptions['name'];
 

@@ -3,8 +3,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { onTestFinished } from 'vitest';
 
-/** A new folder that is removed when the test ends, and a writer of files in it that returns their paths. */
-export function temporaryFolder(): { readonly folder: string; readonly write: (name: string, bytes: string | Uint8Array) => string } {
+export interface TemporaryFolder {
+  readonly folder: string;
+  /** Writes a file in the folder and returns its path. */
+  readonly write: (name: string, bytes: string | Uint8Array) => string;
+}
+
+/** A new folder that is removed when the test ends. */
+export function temporaryFolder(): TemporaryFolder {
   const folder = mkdtempSync(join(tmpdir(), 'ghostgrad-test-'));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
   return {
