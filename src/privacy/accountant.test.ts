@@ -20,8 +20,14 @@ interface Case {
   readonly source: string;
 }
 
-const { cases } = JSON.parse(readFileSync(new URL('../../test/fixtures/accountants.json', import.meta.url), 'utf8')) as { cases: readonly Case[] };
-const dpSgd = ({ noiseMultiplier, sampleRate, steps }: Pick<Case, 'noiseMultiplier' | 'sampleRate' | 'steps'>): PrivacyEvent =>
+const { cases } = JSON.parse(
+  readFileSync(new URL('../../test/fixtures/accountants.json', import.meta.url), 'utf8'),
+) as { cases: readonly Case[] };
+const dpSgd = ({
+  noiseMultiplier,
+  sampleRate,
+  steps,
+}: Pick<Case, 'noiseMultiplier' | 'sampleRate' | 'steps'>): PrivacyEvent =>
   selfComposed(poissonSampled(sampleRate, gaussian(noiseMultiplier)), steps);
 const relative = (found: number, expected: number): number => Math.abs(found / expected - 1);
 const supported = (c: Case): boolean => c.accountant === 'rdp' || c.accountant === 'exact-gaussian';
@@ -33,19 +39,22 @@ describe('published values', () => {
     expect(spent).toMatchObject({ accountant: c.accountant, delta: c.delta });
   });
 
-  it.each(cases.filter((c) => c.kind === 'calibrate' && supported(c)))('noise multiplier of $accountant for ε = $epsilon', (c) => {
-    const found = calibrate(c);
-    expect(relative(found.noiseMultiplier, c.noiseMultiplier)).toBeLessThan(c.tolerance ?? 1e-3);
-    expect(found.epsilon).toBeLessThanOrEqual(c.epsilon);
-  });
+  it.each(cases.filter((c) => c.kind === 'calibrate' && supported(c)))(
+    'noise multiplier of $accountant for ε = $epsilon',
+    (c) => {
+      const found = calibrate(c);
+      expect(relative(found.noiseMultiplier, c.noiseMultiplier)).toBeLessThan(c.tolerance ?? 1e-3);
+      expect(found.epsilon).toBeLessThanOrEqual(c.epsilon);
+    },
+  );
 
   it.each(cases.filter((c) => c.kind === 'rdp-values'))('Rényi divergences: $source', (c) => {
     expect(c.orders).toHaveLength(6);
     c.orders?.forEach((order, i) => {
       const published = Number(c.rdp?.[i] === 'inf' ? Infinity : c.rdp?.[i]);
       const found = rdp(dpSgd(c), order === 'inf' ? Infinity : order);
-      // The published fractional values sum the absolute values of an alternating series, an upper bound that is 3 % high
-      // at order 1.5. The true value there, by quadrature as in rdp.test.ts, is 6.50070897e-4.
+      // The published fractional values sum the absolute values of an alternating series, an upper bound that is
+      // 3 % high at order 1.5. The true value there, by quadrature as in rdp.test.ts, is 6.50070897e-4.
       if (order === 1.5) expect(relative(found, 6.50070897e-4)).toBeLessThan(1e-5);
       else if (published !== Infinity) expect(relative(found, published)).toBeLessThan(1e-3);
       expect(found).toBeLessThanOrEqual(published * (1 + 1e-6));
@@ -56,8 +65,12 @@ describe('published values', () => {
     const refused = cases.filter((c) => c.accountant === 'pld' || c.accountant === 'gdp');
     expect(refused.length).toBeGreaterThan(0);
     for (const c of refused) {
-      const ask = c.kind === 'calibrate' ? () => calibrate(c)
-        : c.kind === 'delta' ? () => deltaOf(dpSgd(c), c.epsilon, c.accountant) : () => epsilonOf(dpSgd(c), c.delta, c.accountant);
+      const ask =
+        c.kind === 'calibrate'
+          ? () => calibrate(c)
+          : c.kind === 'delta'
+            ? () => deltaOf(dpSgd(c), c.epsilon, c.accountant)
+            : () => epsilonOf(dpSgd(c), c.delta, c.accountant);
       expect(ask).toThrow(new RegExp(`accountant "${c.accountant}" cannot be used[^]*"rdp"`));
     }
   });
@@ -67,19 +80,29 @@ describe('choice of the accountant', () => {
   it('is exact without sampling and RDP with it, and says so', () => {
     expect(epsilonOf(selfComposed(gaussian(10), 5), 1e-5).accountant).toBe('exact-gaussian');
     expect(epsilonOf(poissonSampled(0.5, gaussian(10)), 1e-5).accountant).toBe('rdp');
-    expect(deltaOf(gaussian(1), 1)).toEqual({ epsilon: 1, delta: expect.closeTo(0.126936737506644, 12), accountant: 'exact-gaussian' });
+    expect(deltaOf(gaussian(1), 1)).toEqual({
+      epsilon: 1,
+      delta: expect.closeTo(0.126936737506644, 12),
+      accountant: 'exact-gaussian',
+    });
   });
 
   it('refuses sampling under exact-gaussian, and unknown names', () => {
-    expect(() => epsilonOf(poissonSampled(0.5, gaussian(10)), 1e-5, 'exact-gaussian')).toThrow('poisson-sampled(0.5, gaussian(10))');
+    expect(() => epsilonOf(poissonSampled(0.5, gaussian(10)), 1e-5, 'exact-gaussian')).toThrow(
+      'poisson-sampled(0.5, gaussian(10))',
+    );
     expect(() => epsilonOf(gaussian(1), 1e-5, 'rpd' as Accountant)).toThrow('unknown accountant "rpd"');
     expect(() => epsilonOf(gaussian(1), 1e-5, 'toString' as Accountant)).toThrow('unknown accountant');
   });
 
   it('refuses budgets out of range and noise too small to mean anything', () => {
-    for (const delta of [0, 1, -1e-5, NaN]) expect(() => epsilonOf(gaussian(1), delta)).toThrow('delta is out of range');
-    for (const epsilon of [-1, NaN, Infinity]) expect(() => deltaOf(gaussian(1), epsilon)).toThrow('epsilon is out of range');
-    expect(() => epsilonOf(dpSgd({ noiseMultiplier: 0.01, sampleRate: 0.5, steps: 1e6 }), 1e-5)).toThrow('too small for a meaningful ε');
+    for (const delta of [0, 1, -1e-5, NaN])
+      expect(() => epsilonOf(gaussian(1), delta)).toThrow('delta is out of range');
+    for (const epsilon of [-1, NaN, Infinity])
+      expect(() => deltaOf(gaussian(1), epsilon)).toThrow('epsilon is out of range');
+    expect(() => epsilonOf(dpSgd({ noiseMultiplier: 0.01, sampleRate: 0.5, steps: 1e6 }), 1e-5)).toThrow(
+      'too small for a meaningful ε',
+    );
   });
 });
 
@@ -92,48 +115,73 @@ const setting = {
 
 describe('ε', () => {
   it('grows with the sample rate and steps, and falls with noise and δ', () => {
-    fc.assert(fc.property(fc.record(setting), (s) => {
-      const at = (change: Partial<typeof s>): number => {
-        const all = { ...s, ...change };
-        return epsilonOf(dpSgd(all), all.delta, 'rdp').epsilon;
-      };
-      const here = at({});
-      expect(at({ noiseMultiplier: s.noiseMultiplier * 1.05 })).toBeLessThanOrEqual(here);
-      expect(at({ delta: s.delta * 1.5 })).toBeLessThanOrEqual(here);
-      expect(at({ steps: s.steps + 1 + Math.floor(s.steps / 10) })).toBeGreaterThanOrEqual(here);
-      expect(at({ sampleRate: Math.min(1, s.sampleRate * 1.05) })).toBeGreaterThanOrEqual(here);
-    }), { numRuns: 40 });
+    fc.assert(
+      fc.property(fc.record(setting), (s) => {
+        const at = (change: Partial<typeof s>): number => {
+          const all = { ...s, ...change };
+          return epsilonOf(dpSgd(all), all.delta, 'rdp').epsilon;
+        };
+        const here = at({});
+        expect(at({ noiseMultiplier: s.noiseMultiplier * 1.05 })).toBeLessThanOrEqual(here);
+        expect(at({ delta: s.delta * 1.5 })).toBeLessThanOrEqual(here);
+        expect(at({ steps: s.steps + 1 + Math.floor(s.steps / 10) })).toBeGreaterThanOrEqual(here);
+        expect(at({ sampleRate: Math.min(1, s.sampleRate * 1.05) })).toBeGreaterThanOrEqual(here);
+      }),
+      { numRuns: 40 },
+    );
   });
 
   it('and δ are inverse to one another', () => {
-    fc.assert(fc.property(fc.record(setting), (s) => {
-      const { epsilon } = epsilonOf(dpSgd(s), s.delta);
-      if (epsilon > 1e-6) expect(relative(deltaOf(dpSgd(s), epsilon).delta, s.delta)).toBeLessThan(0.01);
-    }), { numRuns: 25 });
+    fc.assert(
+      fc.property(fc.record(setting), (s) => {
+        const { epsilon } = epsilonOf(dpSgd(s), s.delta);
+        if (epsilon > 1e-6) expect(relative(deltaOf(dpSgd(s), epsilon).delta, s.delta)).toBeLessThan(0.01);
+      }),
+      { numRuns: 25 },
+    );
   });
 });
 
 describe('calibration', () => {
   it('never exceeds the target, and comes within 1e-4 of it', () => {
-    fc.assert(fc.property(
-      fc.double({ min: -1.5, max: 1.5, noNaN: true }).map((x) => 10 ** x), setting.delta, fc.oneof(setting.sampleRate, fc.constant(1)), setting.steps,
-      (epsilon, delta, sampleRate, steps) => {
-        const found = calibrate({ epsilon, delta, sampleRate, steps });
-        const spent = epsilonOf(dpSgd({ ...found, sampleRate, steps }), delta, found.accountant).epsilon;
-        expect(spent).toBeLessThanOrEqual(epsilon);
-        expect(spent).toBeGreaterThanOrEqual(epsilon * (1 - 1e-4));
-        expect(found.epsilon).toBeCloseTo(spent, 9);
-        expect(found.accountant).toBe(sampleRate === 1 ? 'exact-gaussian' : 'rdp');
-      },
-    ), { numRuns: 30 });
+    fc.assert(
+      fc.property(
+        fc.double({ min: -1.5, max: 1.5, noNaN: true }).map((x) => 10 ** x),
+        setting.delta,
+        fc.oneof(setting.sampleRate, fc.constant(1)),
+        setting.steps,
+        (epsilon, delta, sampleRate, steps) => {
+          const found = calibrate({ epsilon, delta, sampleRate, steps });
+          const spent = epsilonOf(dpSgd({ ...found, sampleRate, steps }), delta, found.accountant).epsilon;
+          expect(spent).toBeLessThanOrEqual(epsilon);
+          expect(spent).toBeGreaterThanOrEqual(epsilon * (1 - 1e-4));
+          expect(found.epsilon).toBeCloseTo(spent, 9);
+          expect(found.accountant).toBe(sampleRate === 1 ? 'exact-gaussian' : 'rdp');
+        },
+      ),
+      { numRuns: 30 },
+    );
   });
 
   it('refuses options out of range and targets out of reach', () => {
     const good = { epsilon: 1, delta: 1e-5, sampleRate: 0.1, steps: 10 };
-    for (const bad of [{ epsilon: 0 }, { epsilon: -1 }, { epsilon: NaN }, { epsilon: Infinity }, { delta: 0 }, { delta: 1 }, { sampleRate: 0 }, { sampleRate: 1.01 }, { steps: 0 }, { steps: 1.5 }]) {
+    for (const bad of [
+      { epsilon: 0 },
+      { epsilon: -1 },
+      { epsilon: NaN },
+      { epsilon: Infinity },
+      { delta: 0 },
+      { delta: 1 },
+      { sampleRate: 0 },
+      { sampleRate: 1.01 },
+      { steps: 0 },
+      { steps: 1.5 },
+    ]) {
       expect(() => calibrate({ ...good, ...bad })).toThrow(GhostgradError);
     }
-    expect(() => calibrate({ ...good, epsilon: 1e-6, delta: 1e-12, steps: 1 })).toThrow('no noise multiplier meets this target');
+    expect(() => calibrate({ ...good, epsilon: 1e-6, delta: 1e-12, steps: 1 })).toThrow(
+      'no noise multiplier meets this target',
+    );
     expect(() => calibrate({ ...good, epsilon: 1e9 })).toThrow(GhostgradError);
   });
 });

@@ -29,7 +29,7 @@ interface Prepared {
  * To add an accountant, give it an entry here.
  */
 const accountants: { readonly [A in AccountantName]: (event: PrivacyEvent) => Prepared } = {
-  rdp: (event) => {
+  'rdp': (event) => {
     const curve = rdpCurve(event);
     return {
       epsilon: (count, delta) => {
@@ -63,10 +63,13 @@ export function resolveAccountant(name: Accountant, event: PrivacyEvent): Accoun
   if (name === 'auto') return notPureGaussian(event) === undefined ? 'exact-gaussian' : 'rdp';
   if (Object.hasOwn(accountants, name)) return name as AccountantName;
   const reason = Object.hasOwn(toCome, name) ? toCome[name] : undefined;
-  if (reason === undefined) throw unknownName('accountant', String(name), ['auto', ...Object.keys(accountants)], 'accountant');
+  if (reason === undefined)
+    throw unknownName('accountant', String(name), ['auto', ...Object.keys(accountants)], 'accountant');
   throw new GhostgradError({
-    what: `accountant "${name}" cannot be used: ${reason}`, where: 'accountant',
-    expected: `one of auto, ${Object.keys(accountants).join(', ')}`, fix: 'use "auto" or "rdp"',
+    what: `accountant "${name}" cannot be used: ${reason}`,
+    where: 'accountant',
+    expected: `one of auto, ${Object.keys(accountants).join(', ')}`,
+    fix: 'use "auto" or "rdp"',
   });
 }
 
@@ -74,7 +77,10 @@ export function resolveAccountant(name: Accountant, event: PrivacyEvent): Accoun
  * ε and δ after any number of repetitions of `event`; what depends on the event alone is computed once.
  * Throws GhostgradError when the accountant cannot account for the event.
  */
-export function prepareAccountant(event: PrivacyEvent, accountant: Accountant = 'auto'): Prepared & { readonly name: AccountantName } {
+export function prepareAccountant(
+  event: PrivacyEvent,
+  accountant: Accountant = 'auto',
+): Prepared & { readonly name: AccountantName } {
   const name = resolveAccountant(accountant, event);
   const prepared = accountants[name](event);
   return {
@@ -106,7 +112,8 @@ export function deltaOf(event: PrivacyEvent, epsilon: number, accountant: Accoun
 export function resolved(value: number): number {
   if (Number.isFinite(value) && value >= 0) return value;
   throw new GhostgradError({
-    what: 'the noise is too small for a meaningful ε', found: 'an ε too large to be resolved',
+    what: 'the noise is too small for a meaningful ε',
+    found: 'an ε too large to be resolved',
     fix: 'raise the noise multiplier, or lower the sample rate or the number of steps',
   });
 }
@@ -144,7 +151,8 @@ export function calibrate(options: CalibrationOptions): Calibrated {
   while (!(epsilonAt(high) <= target)) {
     high *= 2;
     // Orders are finite, so there is an ε that no noise gets below; worth a look once much noise is needed.
-    if (high === 1024 && !(epsilonAt(mostNoise) <= target)) throw unreachable(target, delta, name, 'more noise than can be added');
+    if (high === 1024 && !(epsilonAt(mostNoise) <= target))
+      throw unreachable(target, delta, name, 'more noise than can be added');
   }
   let low = high / 2;
   while (epsilonAt(low) <= target) {
@@ -168,6 +176,8 @@ const mostNoise = 2 ** 40;
 
 const unreachable = (target: number, delta: number, accountant: string, needs: string): GhostgradError =>
   new GhostgradError({
-    what: 'no noise multiplier meets this target', where: `epsilon ${target}, delta ${delta}`, found: `${needs} under ${accountant}`,
+    what: 'no noise multiplier meets this target',
+    where: `epsilon ${target}, delta ${delta}`,
+    found: `${needs} under ${accountant}`,
     fix: 'choose ε between 0.01 and 100, or a larger δ',
   });

@@ -3,22 +3,51 @@ import { certificate, certificateSchema } from './certificate.ts';
 import { flatGroup } from './groups.ts';
 import { privacyPlan } from './plan.ts';
 
-const options = { datasetSize: 60_000, batchSize: 512, steps: 100, noiseMultiplier: 1.1, delta: 1e-5, groups: flatGroup(['w', 'b'], 0.1) };
+const options = {
+  datasetSize: 60_000,
+  batchSize: 512,
+  steps: 100,
+  noiseMultiplier: 1.1,
+  delta: 1e-5,
+  groups: flatGroup(['w', 'b'], 0.1),
+};
 const software = { ghostgrad: '0.1.0', node: 'v20.20.2', onnxruntime: '1.30.0' };
 
 describe('certificate', () => {
   it('states what was spent and survives JSON under its published schema', () => {
     const plan = privacyPlan(options);
-    const found = certificate({ plan, steps: 100, clipFunction: 'abadi', software, ledger: { lines: 100, head: 'a'.repeat(64) } });
+    const found = certificate({
+      plan,
+      steps: 100,
+      clipFunction: 'abadi',
+      software,
+      ledger: { lines: 100, head: 'a'.repeat(64) },
+    });
     expect(certificateSchema.parse(JSON.parse(JSON.stringify(found)))).toEqual(found);
     expect(found).toMatchObject({
-      valid: true, unit: 'example', neighbors: 'add-remove', steps: 100, plannedSteps: 100, epsilon: plan.epsilon, plannedEpsilon: plan.epsilon, delta: 1e-5,
-      accountant: 'rdp', software, normaliser: 512, noise: { kind: 'float', multiplier: 1.1, deviation: plan.noiseDeviation },
+      valid: true,
+      unit: 'example',
+      neighbors: 'add-remove',
+      steps: 100,
+      plannedSteps: 100,
+      epsilon: plan.epsilon,
+      plannedEpsilon: plan.epsilon,
+      delta: 1e-5,
+      accountant: 'rdp',
+      software,
+      normaliser: 512,
+      noise: { kind: 'float', multiplier: 1.1, deviation: plan.noiseDeviation },
       sampling: { name: 'poisson', sampleRate: 512 / 60_000, expectedBatchSize: 512, datasetSize: 60_000 },
-      clipping: { function: 'abadi', norm: 0.1, rho: 1e-3, groups: [{ name: 'all', norm: 0.1, parameters: ['w', 'b'] }] },
+      clipping: {
+        function: 'abadi',
+        norm: 0.1,
+        rho: 1e-3,
+        groups: [{ name: 'all', norm: 0.1, parameters: ['w', 'b'] }],
+      },
     });
     expect(found.guarantee).toContain('differential privacy');
-    for (const omission of ['floating-point', 'hyperparameter', 'losses']) expect(found.notCovered.join('\n')).toContain(omission);
+    for (const omission of ['floating-point', 'hyperparameter', 'losses'])
+      expect(found.notCovered.join('\n')).toContain(omission);
     expect(found.assumptions.join('\n')).toContain('60000, is public');
   });
 
@@ -31,14 +60,25 @@ describe('certificate', () => {
   });
 
   it('is void under a seed', () => {
-    const found = certificate({ plan: privacyPlan({ ...options, seed: 7 }), steps: 100, clipFunction: 'abadi', software });
+    const found = certificate({
+      plan: privacyPlan({ ...options, seed: 7 }),
+      steps: 100,
+      clipFunction: 'abadi',
+      software,
+    });
     expect(found.valid).toBe(false);
     expect(found.guarantee).toMatch(/^void: seeded randomness/);
   });
 
   it('charges steps that were drawn again', () => {
     const plan = privacyPlan(options);
-    const found = certificate({ plan, steps: 100, clipFunction: 'abadi', software, recharged: [plan.event, plan.event] });
+    const found = certificate({
+      plan,
+      steps: 100,
+      clipFunction: 'abadi',
+      software,
+      recharged: [plan.event, plan.event],
+    });
     expect(found.epsilon).toBeGreaterThan(plan.epsilon);
     expect(found.epsilon).toBeCloseTo(privacyPlan({ ...options, steps: 102 }).epsilon, 10);
   });

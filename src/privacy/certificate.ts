@@ -27,7 +27,12 @@ export const certificateSchema = z.strictObject({
   unit: z.string(),
   neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']),
   neighborsMeaning: z.string(),
-  sampling: z.strictObject({ name: z.enum(['poisson', 'full-batch']), sampleRate: positive.max(1), expectedBatchSize: positive, datasetSize: z.int().positive() }),
+  sampling: z.strictObject({
+    name: z.enum(['poisson', 'full-batch']),
+    sampleRate: positive.max(1),
+    expectedBatchSize: positive,
+    datasetSize: z.int().positive(),
+  }),
   clipping: z.strictObject({
     function: z.string(),
     /** √Σ C_k². */
@@ -96,13 +101,19 @@ export function certificate(options: CertificateOptions): Certificate {
       ? 'void: seeded randomness. Whoever knows the seed can remove the noise.'
       : `(${epsilon}, ${plan.delta})-differential privacy for each ${unit}, under the assumptions listed`,
     valid: !plan.seeded,
-    mechanism: plan.sampling === 'poisson'
-      ? 'DP-SGD: Poisson-sampled Gaussian mechanism on sums of clipped per-example gradients'
-      : 'noisy gradient descent: Gaussian mechanism on full-batch sums of clipped per-example gradients',
+    mechanism:
+      plan.sampling === 'poisson'
+        ? 'DP-SGD: Poisson-sampled Gaussian mechanism on sums of clipped per-example gradients'
+        : 'noisy gradient descent: Gaussian mechanism on full-batch sums of clipped per-example gradients',
     unit,
     neighbors: plan.neighbors,
     neighborsMeaning: meanings[plan.neighbors],
-    sampling: { name: plan.sampling, sampleRate: plan.sampleRate, expectedBatchSize: plan.batchSize, datasetSize: plan.datasetSize },
+    sampling: {
+      name: plan.sampling,
+      sampleRate: plan.sampleRate,
+      expectedBatchSize: plan.batchSize,
+      datasetSize: plan.datasetSize,
+    },
     clipping: {
       function: clipFunction,
       norm: plan.clippingNorm,
@@ -127,8 +138,8 @@ export function certificate(options: CertificateOptions): Certificate {
     delta: plan.delta,
     plannedEpsilon: plan.epsilon,
     ledger: options.ledger ?? null,
-    assumptions: [...assumptionsOf(plan, steps), ...options.assumptions ?? []],
-    notCovered: [...notCovered, ...options.notCovered ?? []],
+    assumptions: [...assumptionsOf(plan, steps), ...(options.assumptions ?? [])],
+    notCovered: [...notCovered, ...(options.notCovered ?? [])],
     software: { ...software },
   };
 }
@@ -141,14 +152,16 @@ const meanings: { readonly [N in PrivacyPlan['neighbors']]: string } = {
 
 function assumptionsOf(plan: PrivacyPlan, steps: number): string[] {
   const assumptions = [
-    `the number of records, ${plan.datasetSize}, is public; batch size, steps, δ and all other settings were chosen without looking at the data`,
+    `the number of records, ${plan.datasetSize}, is public`,
+    'batch size, steps, δ and all other settings were chosen without looking at the data',
     'each person owns at most one record; whoever owns k of them has a weaker guarantee',
     'initial parameters, pre-processing and the model were not derived from the private data',
     'memory of the training process and its private folder were seen by nobody',
   ];
   if (steps < plan.steps) {
     assumptions.push(
-      `the run ended after ${steps} of ${plan.steps} planned steps for a reason that did not depend on the data; if it did, ε is the planned ${plan.epsilon}`,
+      `the run ended after ${steps} of ${plan.steps} planned steps for a reason that did not depend on the data; ` +
+        `if it did, ε is the planned ${plan.epsilon}`,
     );
   }
   return assumptions;
@@ -156,7 +169,7 @@ function assumptionsOf(plan: PrivacyPlan, steps: number): string[] {
 
 const notCovered: readonly string[] = [
   'hyperparameter search: other runs on the same data, with other settings, spend budgets of their own',
-  'training losses, gradient norms, clip fractions and drawn batch sizes, shown in the course of training or kept in private/',
+  'training losses, gradient norms, clip fractions and drawn batch sizes, shown while training or kept in private/',
   'choosing a model, a checkpoint or a stopping time by looking at private data',
   'attacks on floating-point noise: the Gaussian noise is rounded to float32, whose gaps can reveal more than ε allows',
   'timing and other side channels of the computer',

@@ -18,13 +18,25 @@ describe('privacy events', () => {
   it('refuse numbers out of range', () => {
     for (const sigma of [0, -1, NaN, Infinity]) expect(() => gaussian(sigma)).toThrow(GhostgradError);
     for (const rate of [0, -0.1, 1.5, NaN]) expect(() => poissonSampled(rate, gaussian(1))).toThrow(GhostgradError);
-    for (const count of [-1, 0.5, NaN, Infinity]) expect(() => selfComposed(gaussian(1), count)).toThrow(GhostgradError);
+    for (const count of [-1, 0.5, NaN, Infinity])
+      expect(() => selfComposed(gaussian(1), count)).toThrow(GhostgradError);
   });
 
   it('refuse kinds and shapes they do not know, by name and place', () => {
     expect(() => parseEvent({ kind: 'laplace' })).toThrow('kind "laplace"');
-    expect(() => parseEvent({ kind: 'composed', events: [event, { kind: 'poisson-sampled', rate: 0.1 }] })).toThrow('event.events.1.event');
-    for (const bad of [null, undefined, 3, 'gaussian', [], { kind: 'gaussian' }, { kind: 'gaussian', sigma: '1' }, { kind: 'composed', events: 2 }]) {
+    expect(() => parseEvent({ kind: 'composed', events: [event, { kind: 'poisson-sampled', rate: 0.1 }] })).toThrow(
+      'event.events.1.event',
+    );
+    for (const bad of [
+      null,
+      undefined,
+      3,
+      'gaussian',
+      [],
+      { kind: 'gaussian' },
+      { kind: 'gaussian', sigma: '1' },
+      { kind: 'composed', events: 2 },
+    ]) {
       expect(() => parseEvent(bad)).toThrow(GhostgradError);
     }
   });

@@ -32,7 +32,8 @@ export function poissonSampled(rate: number, event: PrivacyEvent): PrivacyEvent 
 
 /** Throws GhostgradError unless `count` is a whole number ≥ 0; 0 repetitions release nothing. */
 export function selfComposed(event: PrivacyEvent, count: number): PrivacyEvent {
-  if (!(Number.isSafeInteger(count) && count >= 0)) throw outOfRange('number of steps', count, 'a whole number of at least 0');
+  if (!(Number.isSafeInteger(count) && count >= 0))
+    throw outOfRange('number of steps', count, 'a whole number of at least 0');
   return Object.freeze({ kind: 'self-composed', event, count });
 }
 
@@ -42,10 +43,14 @@ export const composed = (events: readonly PrivacyEvent[]): PrivacyEvent =>
 /** `4687 × poisson-sampled(0.0085, gaussian(1.23))` */
 export function showEvent(event: PrivacyEvent): string {
   switch (event.kind) {
-    case 'gaussian': return `gaussian(${event.sigma})`;
-    case 'poisson-sampled': return `poisson-sampled(${event.rate}, ${showEvent(event.event)})`;
-    case 'self-composed': return `${event.count} × ${showEvent(event.event)}`;
-    case 'composed': return `composed(${event.events.map(showEvent).join(', ')})`;
+    case 'gaussian':
+      return `gaussian(${event.sigma})`;
+    case 'poisson-sampled':
+      return `poisson-sampled(${event.rate}, ${showEvent(event.event)})`;
+    case 'self-composed':
+      return `${event.count} × ${showEvent(event.event)}`;
+    case 'composed':
+      return `composed(${event.events.map(showEvent).join(', ')})`;
   }
 }
 
@@ -54,14 +59,18 @@ export function showEvent(event: PrivacyEvent): string {
  * Throws GhostgradError for an unknown kind or a value out of range.
  */
 export function parseEvent(value: unknown, where = 'event'): PrivacyEvent {
-  const fields = typeof value === 'object' && value !== null ? value as Readonly<Record<string, unknown>> : {};
+  const fields = typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>) : {};
   const { kind, sigma, rate, event, count, events } = fields;
   const number = (x: unknown): number => (typeof x === 'number' ? x : NaN);
   switch (kind) {
-    case 'gaussian': return gaussian(number(sigma));
-    case 'poisson-sampled': return poissonSampled(number(rate), parseEvent(event, `${where}.event`));
-    case 'self-composed': return selfComposed(parseEvent(event, `${where}.event`), number(count));
-    case 'composed': if (Array.isArray(events)) return composed(events.map((e, i) => parseEvent(e, `${where}.events.${i}`)));
+    case 'gaussian':
+      return gaussian(number(sigma));
+    case 'poisson-sampled':
+      return poissonSampled(number(rate), parseEvent(event, `${where}.event`));
+    case 'self-composed':
+      return selfComposed(parseEvent(event, `${where}.event`), number(count));
+    case 'composed':
+      if (Array.isArray(events)) return composed(events.map((e, i) => parseEvent(e, `${where}.events.${i}`)));
   }
   throw new GhostgradError({
     what: 'unknown privacy event',

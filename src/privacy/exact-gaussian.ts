@@ -8,11 +8,16 @@ import { log1mExp, logNormalCdf, logNormalDensity, millsRatio } from './special.
  */
 export function notPureGaussian(event: PrivacyEvent): PrivacyEvent | undefined {
   switch (event.kind) {
-    case 'gaussian': return undefined;
-    case 'poisson-sampled': return event.rate === 1 ? notPureGaussian(event.event) : event;
-    case 'self-composed': return notPureGaussian(event.event);
-    case 'composed': return event.events.map(notPureGaussian).find((part) => part !== undefined);
-    default: return event;
+    case 'gaussian':
+      return undefined;
+    case 'poisson-sampled':
+      return event.rate === 1 ? notPureGaussian(event.event) : event;
+    case 'self-composed':
+      return notPureGaussian(event.event);
+    case 'composed':
+      return event.events.map(notPureGaussian).find((part) => part !== undefined);
+    default:
+      return event;
   }
 }
 
@@ -36,10 +41,14 @@ export function gaussianMu(event: PrivacyEvent): number {
 
 function sumOfSquares(event: PrivacyEvent): number {
   switch (event.kind) {
-    case 'gaussian': return event.sigma ** -2;
-    case 'poisson-sampled': return sumOfSquares(event.event);
-    case 'self-composed': return event.count * sumOfSquares(event.event);
-    case 'composed': return event.events.reduce((sum, e) => sum + sumOfSquares(e), 0);
+    case 'gaussian':
+      return event.sigma ** -2;
+    case 'poisson-sampled':
+      return sumOfSquares(event.event);
+    case 'self-composed':
+      return event.count * sumOfSquares(event.event);
+    case 'composed':
+      return event.events.reduce((sum, e) => sum + sumOfSquares(e), 0);
   }
 }
 
@@ -52,9 +61,11 @@ export function gaussianLogDelta(mu: number, epsilon: number): number {
   if (mu === 0) return -Infinity;
   const a = epsilon / mu - mu / 2;
   const b = epsilon / mu + mu / 2;
-  if (a > 0) return logNormalDensity(a) + Math.log(millsRatio(a) - millsRatio(b));
-  // At ε = 0 this is the total variation 2Φ(μ/2) − 1, and for small μ the difference cancels.
-  if (mu < 1) return logNormalDensity(a) + Math.log(millsRatio(a) - millsRatio(b));
+  // Here δ is below 1e-200000, and the first term, a bound, says enough.
+  if (a > 1000) return logNormalDensity(a) + Math.log(millsRatio(a));
+  // For tiny μ even the ratios nearly cancel: by the midpoint rule, with M'(x) = x·M(x) − 1.
+  if (mu < 1e-5) return logNormalDensity(a) + Math.log(mu * (1 - (epsilon / mu) * millsRatio(epsilon / mu)));
+  if (a > 0 || mu < 1) return logNormalDensity(a) + Math.log(millsRatio(a) - millsRatio(b));
   return logNormalCdf(-a) + log1mExp(logNormalDensity(a) + Math.log(millsRatio(b)) - logNormalCdf(-a));
 }
 
@@ -69,7 +80,8 @@ export function gaussianEpsilon(mu: number, delta: number): number {
   const target = Math.log(delta);
   if (gaussianLogDelta(mu, 0) <= target) return 0;
   let high = 1;
-  while (gaussianLogDelta(mu, high) > target) high *= 2;
+  // Written so that NaN counts as too large a δ, never as small enough.
+  while (!(gaussianLogDelta(mu, high) <= target) && Number.isFinite(high)) high *= 2;
   let low = high === 1 ? 0 : high / 2;
   while (high - low > 1e-13 * high) {
     const middle = (low + high) / 2;

@@ -12,14 +12,16 @@ export interface Group {
 export type Groups = readonly Group[];
 
 /** Flat clipping: all parameters in one group of threshold `norm`. */
-export const flatGroup = (parameters: readonly string[], norm: number): Groups => groupsOf([{ name: 'all', norm, parameters }]);
+export const flatGroup = (parameters: readonly string[], norm: number): Groups =>
+  groupsOf([{ name: 'all', norm, parameters }]);
 
 /**
  * Checked and frozen groups. Throws GhostgradError for a threshold that is not positive and finite, a repeated
  * name, an empty group or a parameter in two groups.
  */
 export function groupsOf(groups: readonly Group[]): Groups {
-  if (groups.length === 0) throw new GhostgradError({ what: 'no clipping group', expected: 'at least one group of parameters' });
+  if (groups.length === 0)
+    throw new GhostgradError({ what: 'no clipping group', expected: 'at least one group of parameters' });
   const names = new Set<string>();
   const owner = new Map<string, string>();
   for (const { name, norm, parameters } of groups) {
@@ -28,7 +30,10 @@ export function groupsOf(groups: readonly Group[]): Groups {
     names.add(name);
     if (!(norm > 0 && Number.isFinite(norm))) {
       throw new GhostgradError({
-        what: 'clipping norm out of range', where, found: String(norm), expected: 'a finite number above 0',
+        what: 'clipping norm out of range',
+        where,
+        found: String(norm),
+        expected: 'a finite number above 0',
         fix: 'without a finite clipping norm there is no bound that noise could be scaled to',
       });
     }
@@ -37,14 +42,20 @@ export function groupsOf(groups: readonly Group[]): Groups {
       const other = owner.get(parameter);
       if (other !== undefined) {
         throw new GhostgradError({
-          what: `parameter "${parameter}" is in two clipping groups`, where, found: `"${other}" and "${name}"`, expected: 'one group each',
+          what: `parameter "${parameter}" is in two clipping groups`,
+          where,
+          found: `"${other}" and "${name}"`,
+          expected: 'one group each',
         });
       }
       owner.set(parameter, name);
     }
   }
-  return Object.freeze(groups.map(({ name, norm, parameters }) =>
-    Object.freeze({ name, norm, parameters: Object.freeze([...parameters]) })));
+  return Object.freeze(
+    groups.map(({ name, norm, parameters }) =>
+      Object.freeze({ name, norm, parameters: Object.freeze([...parameters]) }),
+    ),
+  );
 }
 
 /**

@@ -1,6 +1,31 @@
-export { type Accountant, type AccountantName, type Calibrated, type CalibrationOptions, type PrivacySpent, calibrate, deltaOf, epsilonOf } from './accountant.ts';
-export { type PrivacyEvent, composed, gaussian, parseEvent, poissonSampled, selfComposed, showEvent } from './events.ts';
+export {
+  type Accountant,
+  type AccountantName,
+  type Calibrated,
+  type CalibrationOptions,
+  type PrivacySpent,
+  calibrate,
+  deltaOf,
+  epsilonOf,
+} from './accountant.ts';
+export {
+  type PrivacyEvent,
+  composed,
+  gaussian,
+  parseEvent,
+  poissonSampled,
+  selfComposed,
+  showEvent,
+} from './events.ts';
 export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity } from './groups.ts';
-export { type Neighbors, type Noise, type PrivacyPlan, type PrivacyPlanOptions, type Sampling, eventOf, privacyPlan } from './plan.ts';
+export {
+  type Neighbors,
+  type Noise,
+  type PrivacyPlan,
+  type PrivacyPlanOptions,
+  type Sampling,
+  eventOf,
+  privacyPlan,
+} from './plan.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise } from './sum.ts';
 export { type Certificate, type CertificateOptions, certificate, certificateSchema } from './certificate.ts';

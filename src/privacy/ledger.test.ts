@@ -10,9 +10,29 @@ import { createLedger, digestOf, openLedger, verifyLedger } from './ledger.ts';
 import { privacyPlan } from './plan.ts';
 import { clippedSum, privatise } from './sum.ts';
 
-const plan = privacyPlan({ datasetSize: 1000, batchSize: 10, steps: 10, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['b', 'w'], 1), seed: 1 });
+const plan = privacyPlan({
+  datasetSize: 1000,
+  batchSize: 10,
+  steps: 10,
+  noiseMultiplier: 1,
+  delta: 1e-5,
+  groups: flatGroup(['b', 'w'], 1),
+  seed: 1,
+});
 const ratchet = plan.startRatchet();
-const step = (w = 0) => privatise(clippedSum(new Map([['w', Float32Array.of(w, 0)], ['b', new Float32Array(1)]]), plan.groups, 0), plan, ratchet.advance());
+const step = (w = 0) =>
+  privatise(
+    clippedSum(
+      new Map([
+        ['w', Float32Array.of(w, 0)],
+        ['b', new Float32Array(1)],
+      ]),
+      plan.groups,
+      0,
+    ),
+    plan,
+    ratchet.advance(),
+  );
 
 let folder: string;
 let path: string;
@@ -51,7 +71,7 @@ describe('ledger', () => {
     await written(4);
     const lines = (await readFile(path, 'utf8')).trimEnd().split('\n');
     const [a, b, c, d] = lines as [string, string, string, string];
-    const tampered: readonly [string, (readonly string[])][] = [
+    const tampered: readonly [string, readonly string[]][] = [
       ['line 2', [a, b.replace('"sigma":1', '"sigma":9'), c, d]],
       ['line 2', [a, b.replace('"step":1', '"step":7'), c, d]],
       ['line 2', [a, c, d]],

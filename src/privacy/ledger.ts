@@ -51,10 +51,12 @@ const sha256 = (...parts: readonly (string | Uint8Array)[]): string =>
 /** SHA-256 (hex) of a step's noised gradient: names, lengths and values, in the order of the names. */
 export function digestOf(privatised: Privatised): string {
   assertPrivatised(privatised);
-  const parts = [...privatised.gradients].sort(([a], [b]) => (a < b ? -1 : 1)).flatMap(([name, values]) => [
-    JSON.stringify([name, values.length]),
-    new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
-  ]);
+  const parts = [...privatised.gradients]
+    .sort(([a], [b]) => (a < b ? -1 : 1))
+    .flatMap(([name, values]) => [
+      JSON.stringify([name, values.length]),
+      new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
+    ]);
   return sha256(...parts);
 }
 
@@ -73,7 +75,12 @@ export async function openLedger(path: string): Promise<Ledger> {
   const { lines, head, bytes, torn, problems } = await verifyLedger(path);
   const [problem] = problems;
   if (problem !== undefined) {
-    throw new GhostgradError({ what: 'the ledger does not hold', where: path, found: problem, fix: 'the budget that this run spent is unknown: start a new run' });
+    throw new GhostgradError({
+      what: 'the ledger does not hold',
+      where: path,
+      found: problem,
+      fix: 'the budget that this run spent is unknown: start a new run',
+    });
   }
   const file = await opened(path, 'r+');
   if (torn) await file.truncate(bytes);
@@ -112,7 +119,8 @@ function ledgerOn(path: string, file: FileHandle, length: number, head: string, 
       return head;
     },
     async charge(step, event, digest) {
-      if (broken) throw new GhostgradError({ what: 'the ledger was left incomplete by an earlier failure', where: path });
+      if (broken)
+        throw new GhostgradError({ what: 'the ledger was left incomplete by an earlier failure', where: path });
       const body = bodyOf({ step, event, digest });
       const chain = sha256(head, body);
       const line = Buffer.from(`${body.slice(0, -1)},"chain":"${chain}"}\n`);
@@ -124,9 +132,15 @@ function ledgerOn(path: string, file: FileHandle, length: number, head: string, 
         });
         await file.datasync();
       } catch (cause) {
-        throw new GhostgradError({
-          what: `step ${step} could not be charged to the ledger`, where: path, found: reasonOf(cause), fix: 'make space and resume the run: the step was not used',
-        }, { cause });
+        throw new GhostgradError(
+          {
+            what: `step ${step} could not be charged to the ledger`,
+            where: path,
+            found: reasonOf(cause),
+            fix: 'make space and resume the run: the step was not used',
+          },
+          { cause },
+        );
       }
       position += line.length;
       length += 1;
@@ -149,7 +163,8 @@ function parseLine(text: string, head: string): (LedgerLine & { readonly chain: 
     return 'is not a ledger line';
   }
   const { step, digest, chain } = fields;
-  if (typeof step !== 'number' || typeof digest !== 'string' || typeof chain !== 'string') return 'lacks step, digest or chain';
+  if (typeof step !== 'number' || typeof digest !== 'string' || typeof chain !== 'string')
+    return 'lacks step, digest or chain';
   const suffix = `,"chain":"${chain}"}`;
   if (!text.endsWith(suffix) || sha256(head, `${text.slice(0, -suffix.length)}}`) !== chain) {
     return 'does not continue the chain: it, or a line before it, was changed, removed or inserted';
@@ -171,7 +186,10 @@ function chargedBy(lines: readonly LedgerLine[]): PrivacyEvent {
 
 async function opened(path: string, flags: 'wx' | 'r+'): Promise<FileHandle> {
   return open(path, flags, 0o644).catch((cause: unknown) => {
-    throw new GhostgradError({ what: 'the ledger cannot be opened for writing', where: path, found: reasonOf(cause) }, { cause });
+    throw new GhostgradError(
+      { what: 'the ledger cannot be opened for writing', where: path, found: reasonOf(cause) },
+      { cause },
+    );
   });
 }
 

@@ -40,7 +40,10 @@ export interface PrivacyPlanOptions {
   readonly noise?: Noise | undefined;
   /** The trainable parameters and their thresholds; {@link flatGroup} for flat clipping. */
   readonly groups: Groups;
-  /** How far rounding may take an example's true norm past its threshold, relative; the noise grows by as much. Default 1e-3. */
+  /**
+   * How far rounding may take an example's true norm past its threshold, relative; the noise grows by as much.
+   * Default 1e-3.
+   */
   readonly rho?: number | undefined;
   /** Makes the run reproducible and voids its guarantee. */
   readonly seed?: number | string | undefined;
@@ -107,7 +110,8 @@ const genuine = new WeakSet<object>();
  */
 export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const { datasetSize, batchSize, steps, delta, accountant = 'auto', rho = 1e-3, seed } = options;
-  if (!(Number.isSafeInteger(datasetSize) && datasetSize >= 1)) throw outOfRange('datasetSize', datasetSize, 'a whole number of at least 1');
+  if (!(Number.isSafeInteger(datasetSize) && datasetSize >= 1))
+    throw outOfRange('datasetSize', datasetSize, 'a whole number of at least 1');
   checkSteps(steps);
   checkDelta(delta);
   if (!(rho >= 0 && rho < 1)) throw outOfRange('rho', rho, 'at least 0 and less than 1');
@@ -126,8 +130,20 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const seeded = seed !== undefined;
 
   const plan: Omit<PrivacyPlan, typeof planBrand> = {
-    datasetSize, batchSize, sampleRate, steps, noiseMultiplier, delta, epsilon,
-    accountant: prepared.name, sampling, neighbors, noise: 'float', groups, rho, clippingNorm,
+    datasetSize,
+    batchSize,
+    sampleRate,
+    steps,
+    noiseMultiplier,
+    delta,
+    epsilon,
+    accountant: prepared.name,
+    sampling,
+    neighbors,
+    noise: 'float',
+    groups,
+    rho,
+    clippingNorm,
     sensitivity: units * clippingNorm * (1 + rho),
     noiseDeviation: noiseMultiplier * clippingNorm * (1 + rho),
     normaliser: batchSize,
@@ -136,7 +152,8 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     warnings: warningsOf({ delta, datasetSize, epsilon, seeded }),
     startRatchet: () => ratchet(seed),
     draw: (keys, rows = datasetSize) => {
-      if (keys.seeded !== seeded) throw new GhostgradError({ what: 'keys from another ratchet than the privacy plan started' });
+      if (keys.seeded !== seeded)
+        throw new GhostgradError({ what: 'keys from another ratchet than the privacy plan started' });
       return keys.sampling.use((streamOf) => poissonSample(rows, sampleRate, streamOf('poisson')));
     },
     spent: (stepsDone) => {
@@ -161,12 +178,19 @@ export const eventOf = (plan: PrivacyPlan, steps: number): PrivacyEvent => selfC
 
 function noiseMultiplierOf(
   { epsilon, noiseMultiplier, delta, steps }: PrivacyPlanOptions,
-  { sampleRate, units, accountant }: { readonly sampleRate: number; readonly units: number; readonly accountant: Accountant },
+  {
+    sampleRate,
+    units,
+    accountant,
+  }: { readonly sampleRate: number; readonly units: number; readonly accountant: Accountant },
 ): number {
   if (noiseMultiplier !== undefined && epsilon !== undefined) {
     throw new GhostgradError({
-      what: 'epsilon and noiseMultiplier are both given', where: 'privacy', found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`,
-      expected: 'one of them; the other follows', fix: 'remove one',
+      what: 'epsilon and noiseMultiplier are both given',
+      where: 'privacy',
+      found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`,
+      expected: 'one of them; the other follows',
+      fix: 'remove one',
     });
   }
   if (noiseMultiplier !== undefined) {
@@ -174,7 +198,12 @@ function noiseMultiplierOf(
     return noiseMultiplier;
   }
   if (epsilon === undefined) {
-    throw new GhostgradError({ what: 'neither epsilon nor noiseMultiplier is given', where: 'privacy', expected: 'one of them', fix: 'e.g. epsilon: 3' });
+    throw new GhostgradError({
+      what: 'neither epsilon nor noiseMultiplier is given',
+      where: 'privacy',
+      expected: 'one of them',
+      fix: 'e.g. epsilon: 3',
+    });
   }
   checkEpsilon(epsilon);
   return units * calibrate({ epsilon, delta, sampleRate, steps, accountant }).noiseMultiplier;
@@ -186,8 +215,11 @@ function sampleRateOf(batchSize: number, datasetSize: number, sampling: 'poisson
   }
   if (sampling === 'full-batch' && batchSize !== datasetSize) {
     throw new GhostgradError({
-      what: 'full-batch sampling with a smaller batch', where: 'batchSize', found: String(batchSize),
-      expected: `all ${datasetSize} examples`, fix: `batchSize: ${datasetSize}, or sampling: poisson`,
+      what: 'full-batch sampling with a smaller batch',
+      where: 'batchSize',
+      found: String(batchSize),
+      expected: `all ${datasetSize} examples`,
+      fix: `batchSize: ${datasetSize}, or sampling: poisson`,
     });
   }
   return batchSize / datasetSize;
@@ -201,10 +233,14 @@ const samplings: { readonly [S in Sampling]: true | string } = {
 };
 
 function supportedSampling(name: Sampling): 'poisson' | 'full-batch' {
-  if (!Object.hasOwn(samplings, name)) throw unknownName('sampling', String(name), Object.keys(samplings), 'privacy.sampling');
+  if (!Object.hasOwn(samplings, name))
+    throw unknownName('sampling', String(name), Object.keys(samplings), 'privacy.sampling');
   if (name === 'poisson' || name === 'full-batch') return name;
   throw new GhostgradError({
-    what: `sampling "${name}" cannot be used: ${samplings[name]}`, where: 'privacy.sampling', expected: 'poisson or full-batch', fix: 'sampling: poisson',
+    what: `sampling "${name}" cannot be used: ${samplings[name]}`,
+    where: 'privacy.sampling',
+    expected: 'poisson or full-batch',
+    fix: 'sampling: poisson',
   });
 }
 
@@ -213,7 +249,7 @@ function supportedNeighbors(name: Neighbors, sampling: 'poisson' | 'full-batch')
   if (!all.includes(name)) throw unknownName('neighbouring relation', String(name), all, 'privacy.neighbors');
   if (name === 'replace-one' && sampling === 'poisson') {
     throw new GhostgradError({
-      what: 'neighbors "replace-one" cannot be used with sampling "poisson": the accountants bound the Poisson-sampled Gaussian under add-remove and zero-out only',
+      what: 'neighbors "replace-one" cannot be used with sampling "poisson": no accountant here covers the pair',
       where: 'privacy.neighbors',
       expected: 'add-remove or zero-out, or sampling full-batch',
       fix: 'neighbors: add-remove (any (ε, δ) of it gives (2ε, (1 + e^ε)·δ) under replace-one)',
@@ -226,18 +262,32 @@ function refuseDiscrete(noise: Noise): void {
   if (noise === 'float') return;
   if (noise !== 'discrete') throw unknownName('noise', String(noise), ['float', 'discrete'], 'privacy.noise');
   throw new GhostgradError({
-    what: 'noise "discrete" cannot be used: the discrete Gaussian is not there yet', where: 'privacy.noise', expected: 'float', fix: 'noise: float',
+    what: 'noise "discrete" cannot be used: the discrete Gaussian is not there yet',
+    where: 'privacy.noise',
+    expected: 'float',
+    fix: 'noise: float',
   });
 }
 
-function warningsOf(
-  { delta, datasetSize, epsilon, seeded }: { readonly delta: number; readonly datasetSize: number; readonly epsilon: number; readonly seeded: boolean },
-): string[] {
+function warningsOf({
+  delta,
+  datasetSize,
+  epsilon,
+  seeded,
+}: {
+  readonly delta: number;
+  readonly datasetSize: number;
+  readonly epsilon: number;
+  readonly seeded: boolean;
+}): string[] {
   const warnings: string[] = [];
   if (delta >= 1 / datasetSize) {
-    warnings.push(`delta ${delta} is not below 1/${datasetSize}: a mechanism that publishes one example outright would satisfy it`);
+    warnings.push(
+      `delta ${delta} is not below 1/${datasetSize}: a mechanism that publishes one example outright would satisfy it`,
+    );
   }
-  if (epsilon > 10) warnings.push(`epsilon ${epsilon.toPrecision(3)} is a weak guarantee: odds may change by a factor of e^epsilon`);
+  if (epsilon > 10)
+    warnings.push(`epsilon ${epsilon.toPrecision(3)} is a weak guarantee: odds may change by a factor of e^epsilon`);
   if (seeded) warnings.push('a seed makes the noise reproducible: the privacy guarantee is void');
   return warnings;
 }

@@ -15,17 +15,23 @@ export type RdpCurve = (order: number) => number;
  * Throws GhostgradError for an event that the accountant does not know, or when a value cannot be computed.
  */
 export function rdp(event: PrivacyEvent, order: number): number {
-  if (!(order > 1)) throw new GhostgradError({ what: 'Rényi order out of range', found: String(order), expected: 'more than 1' });
+  if (!(order > 1))
+    throw new GhostgradError({ what: 'Rényi order out of range', found: String(order), expected: 'more than 1' });
   return divergence(event, order);
 }
 
 function divergence(event: PrivacyEvent, order: number): number {
   switch (event.kind) {
-    case 'gaussian': return order / (2 * event.sigma ** 2);
-    case 'poisson-sampled': return sampled(event, order);
-    case 'self-composed': return event.count === 0 ? 0 : event.count * divergence(event.event, order);
-    case 'composed': return event.events.reduce((sum, e) => sum + divergence(e, order), 0);
-    default: throw unsupported(event);
+    case 'gaussian':
+      return order / (2 * event.sigma ** 2);
+    case 'poisson-sampled':
+      return sampled(event, order);
+    case 'self-composed':
+      return event.count === 0 ? 0 : event.count * divergence(event.event, order);
+    case 'composed':
+      return event.events.reduce((sum, e) => sum + divergence(e, order), 0);
+    default:
+      throw unsupported(event);
   }
 }
 
@@ -38,8 +44,11 @@ function sampled({ rate, event }: Extract<PrivacyEvent, { kind: 'poisson-sampled
     : logMomentFractional(rate, event.sigma, order);
   if (!(logMoment >= 0)) {
     throw new GhostgradError({
-      what: 'the Rényi divergence could not be computed', found: `${logMoment} at order ${order}`, where: showEvent(poisson(rate, event)),
-      expected: 'a number of at least 0', fix: 'report this as a bug of ghostgrad',
+      what: 'the Rényi divergence could not be computed',
+      found: `${logMoment} at order ${order}`,
+      where: showEvent(poisson(rate, event)),
+      expected: 'a number of at least 0',
+      fix: 'report this as a bug of ghostgrad',
     });
   }
   return logMoment / (order - 1);
@@ -47,11 +56,12 @@ function sampled({ rate, event }: Extract<PrivacyEvent, { kind: 'poisson-sampled
 
 const poisson = (rate: number, event: PrivacyEvent): PrivacyEvent => ({ kind: 'poisson-sampled', rate, event });
 
-const unsupported = (event: PrivacyEvent): GhostgradError => new GhostgradError({
-  what: 'the rdp accountant cannot account for this event',
-  found: showEvent(event),
-  expected: 'Gaussian noise, Poisson-sampled or on all of the data, and compositions of these',
-});
+const unsupported = (event: PrivacyEvent): GhostgradError =>
+  new GhostgradError({
+    what: 'the rdp accountant cannot account for this event',
+    found: showEvent(event),
+    expected: 'Gaussian noise, Poisson-sampled or on all of the data, and compositions of these',
+  });
 
 /** A sum of exponentials, scaled by the largest so far. */
 interface ScaledSum {
@@ -96,7 +106,8 @@ const mostTerms = 100_000;
  * log A_α for fractional α: the integral of A_α split at z₀ = σ²·log(1/q − 1) + ½, where the two components
  * of the mixture are equal, and each half expanded in a binomial series (Mironov et al. 2019, §3.3):
  *
- *   Σ_k C(α, k) [ (1 − q)^{α−k} q^k e^{(k² − k)/2σ²} Φ((z₀ − k)/σ) + (1 − q)^k q^{α−k} e^{(j² − j)/2σ²} Φ((j − z₀)/σ) ],  j = α − k.
+ *   Σ_k C(α, k) [ (1 − q)^j q^k e^{(k² − k)/2σ²} Φ((z₀ − k)/σ)
+ *               + (1 − q)^k q^j e^{(j² − j)/2σ²} Φ((j − z₀)/σ) ],   j = α − k.
  *
  * Where the argument of Φ is negative, the large exponents cancel exactly: both terms become
  * (1 − q)^α e^{−z₀²/2σ²}·½·erfcx(|·|/√2). For k > α the terms alternate and decrease, so that the remainder is
@@ -107,9 +118,10 @@ function logMomentFractional(q: number, sigma: number, alpha: number): number {
   const logRest = Math.log1p(-q);
   const z0 = sigma ** 2 * (logRest - logQ) + 0.5;
   const logTailFactor = alpha * logRest - 0.5 * (z0 / sigma) ** 2;
-  const half = (power: number, distance: number, logWeight: number): number => distance < 0
-    ? logTailFactor + Math.log(0.5 * erfcx(-distance / Math.SQRT2))
-    : logWeight + (power * power - power) / (2 * sigma ** 2) + logNormalCdf(distance);
+  const half = (power: number, distance: number, logWeight: number): number =>
+    distance < 0
+      ? logTailFactor + Math.log(0.5 * erfcx(-distance / Math.SQRT2))
+      : logWeight + (power * power - power) / (2 * sigma ** 2) + logNormalCdf(distance);
   const total: ScaledSum = { largest: -Infinity, sum: 0 };
   let logChoose = 0;
   let sign = 1;
@@ -128,13 +140,15 @@ function logMomentFractional(q: number, sigma: number, alpha: number): number {
     logChoose += Math.log(Math.abs(j) / (k + 1));
   }
   throw new GhostgradError({
-    what: 'the series of the Rényi divergence did not converge', where: `order ${alpha}`, found: `${mostTerms} terms, q = ${q}, σ = ${sigma}`,
+    what: 'the series of the Rényi divergence did not converge',
+    where: `order ${alpha}`,
+    found: `${mostTerms} terms, q = ${q}, σ = ${sigma}`,
   });
 }
 
 /**
- * The orders tried: α − 1 from 1e-3 to 1e5 in steps of 0.1 %, whole from 1024 on. Any order gives a valid ε; the best of
- * this lattice is within 1e-4 of the best of all between its ends, or 2e-5 where ε is small.
+ * The orders tried: α − 1 from 1e-3 to 1e5 in steps of 0.1 %, whole from 1024 on. Any order gives a valid ε; the
+ * best of this lattice is within 1e-4 of the best of all between its ends, or 2e-5 where ε is small.
  */
 const orders: readonly number[] = latticeOfOrders();
 
@@ -143,7 +157,9 @@ export const leastOrder = 1 + 1e-3;
 
 function latticeOfOrders(): number[] {
   const count = Math.ceil(Math.log(1e8) / Math.log(1.001));
-  const all = Array.from({ length: count + 1 }, (_, i) => 1 + 1e-3 * 1.001 ** i).map((a) => (a < 1024 ? a : Math.round(a)));
+  const all = Array.from({ length: count + 1 }, (_, i) => 1 + 1e-3 * 1.001 ** i).map((a) =>
+    a < 1024 ? a : Math.round(a),
+  );
   return [...new Set(all)];
 }
 
@@ -164,15 +180,15 @@ export function rdpCurve(event: PrivacyEvent): RdpCurve {
  * ε = D_α + log((α − 1)/α) − (log δ + log α)/(α − 1). A negative value is a stronger claim than ε = 0, hence the 0.
  */
 export function epsilonFromRdp(curve: RdpCurve, delta: number): { readonly epsilon: number; readonly order: number } {
-  const { value, order } = leastOverOrders((a) =>
-    curve(a) + Math.log1p(-1 / a) - (Math.log(delta) + Math.log(a)) / (a - 1));
+  const { value, order } = leastOverOrders(
+    (a) => curve(a) + Math.log1p(-1 / a) - (Math.log(delta) + Math.log(a)) / (a - 1),
+  );
   return { epsilon: Math.max(0, value), order };
 }
 
 /** The least δ ≤ 1 over the orders: the same conversion solved for log δ. */
 export function deltaFromRdp(curve: RdpCurve, epsilon: number): { readonly delta: number; readonly order: number } {
-  const { value, order } = leastOverOrders((a) =>
-    (a - 1) * (curve(a) - epsilon + Math.log1p(-1 / a)) - Math.log(a));
+  const { value, order } = leastOverOrders((a) => (a - 1) * (curve(a) - epsilon + Math.log1p(-1 / a)) - Math.log(a));
   return { delta: Math.min(1, Math.exp(value)), order };
 }
 
@@ -183,7 +199,11 @@ export function deltaFromRdp(curve: RdpCurve, epsilon: number): { readonly delta
 function leastOverOrders(objective: (order: number) => number): { value: number; order: number } {
   const at = (i: number): number => {
     const value = objective(orders[i] ?? NaN);
-    if (Number.isNaN(value)) throw new GhostgradError({ what: 'the Rényi accountant met a value that is not a number', where: `order ${orders[i]}` });
+    if (Number.isNaN(value))
+      throw new GhostgradError({
+        what: 'the Rényi accountant met a value that is not a number',
+        where: `order ${orders[i]}`,
+      });
     return value;
   };
   let low = 0;

@@ -21,8 +21,8 @@ export function erfcx(x: number): number {
   if (x > 1e8) return 1 / (x * Math.sqrt(Math.PI));
   let sum = 0.5 / square;
   for (let n = 0; n < nodes.length; n++) sum += (nodeWeights[n] ?? 0) / ((nodes[n] ?? 0) + square);
-  const trapezoid = (2 * step * x / Math.PI) * sum;
-  return x < Math.PI / step ? trapezoid - 2 * Math.exp(square) / Math.expm1(2 * Math.PI * x / step) : trapezoid;
+  const trapezoid = ((2 * step * x) / Math.PI) * sum;
+  return x < Math.PI / step ? trapezoid - (2 * Math.exp(square)) / Math.expm1((2 * Math.PI * x) / step) : trapezoid;
 }
 
 /** erf(x) = 2/√π · Σ (−1)ⁿ x²ⁿ⁺¹ / (n! (2n + 1)) for |x| ≤ ½. */
@@ -30,7 +30,7 @@ function erfNearZero(x: number): number {
   let power = x;
   let sum = x;
   for (let n = 1; n < 20; n++) {
-    power *= -x * x / n;
+    power *= (-x * x) / n;
     sum += power / (2 * n + 1);
   }
   return (2 / Math.sqrt(Math.PI)) * sum;

@@ -7,9 +7,25 @@ import { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privati
 
 const groups = flatGroup(['w', 'b'], 0.5);
 const planOf = (options: Partial<PrivacyPlanOptions> = {}): PrivacyPlan =>
-  privacyPlan({ datasetSize: 1000, batchSize: 12.5, steps: 10, noiseMultiplier: 1.3, delta: 1e-5, groups, seed: 1, ...options });
+  privacyPlan({
+    datasetSize: 1000,
+    batchSize: 12.5,
+    steps: 10,
+    noiseMultiplier: 1.3,
+    delta: 1e-5,
+    groups,
+    seed: 1,
+    ...options,
+  });
 const zeros = (n: number, plan: PrivacyPlan): ClippedSum =>
-  clippedSum(new Map([['w', new Float32Array(n)], ['b', new Float32Array(n)]]), plan.groups, plan.rho);
+  clippedSum(
+    new Map([
+      ['w', new Float32Array(n)],
+      ['b', new Float32Array(n)],
+    ]),
+    plan.groups,
+    plan.rho,
+  );
 const values = (p: Privatised, name: string): Float32Array => p.gradients.get(name) ?? new Float32Array(0);
 
 describe('privatise', () => {
@@ -18,13 +34,22 @@ describe('privatise', () => {
     for (const [plan, deviation] of [
       [planOf(), 1.3 * 0.5 * 1.001],
       [planOf({ rho: 0 }), 1.3 * 0.5],
-      [planOf({ groups: groupsOf([{ name: 'x', norm: 3, parameters: ['w'] }, { name: 'y', norm: 4, parameters: ['b'] }]), rho: 0 }), 1.3 * 5],
+      [
+        planOf({
+          groups: groupsOf([
+            { name: 'x', norm: 3, parameters: ['w'] },
+            { name: 'y', norm: 4, parameters: ['b'] },
+          ]),
+          rho: 0,
+        }),
+        1.3 * 5,
+      ],
       [planOf({ sampling: 'full-batch', batchSize: 1000, neighbors: 'replace-one', rho: 0 }), 1.3 * 0.5],
     ] as const) {
       expect(plan.noiseDeviation).toBeCloseTo(deviation, 14);
       const result = privatise(zeros(n, plan), plan, plan.startRatchet().advance());
       for (const name of ['w', 'b']) {
-        const variance = values(result, name).reduce((sum, x) => sum + x * x, 0) / n * plan.normaliser ** 2;
+        const variance = (values(result, name).reduce((sum, x) => sum + x * x, 0) / n) * plan.normaliser ** 2;
         // A sample variance of normals has relative deviation √(2/n).
         expect(Math.abs(variance / deviation ** 2 - 1)).toBeLessThan(4 * Math.sqrt(2 / n));
       }
@@ -34,7 +59,21 @@ describe('privatise', () => {
   it('adds it to the sum, once: without the noise the sum over the expected batch size is left', () => {
     const plan = planOf();
     const run = (w: readonly number[]): Float32Array =>
-      values(privatise(clippedSum(new Map([['w', Float64Array.from(w)], ['b', new Float64Array(1)]]), groups, 0), plan, plan.startRatchet().advance()), 'w');
+      values(
+        privatise(
+          clippedSum(
+            new Map([
+              ['w', Float64Array.from(w)],
+              ['b', new Float64Array(1)],
+            ]),
+            groups,
+            0,
+          ),
+          plan,
+          plan.startRatchet().advance(),
+        ),
+        'w',
+      );
     const noise = run([0, 0, 0]);
     run([1, 2, 4]).forEach((x, i) => expect(x - (noise[i] ?? 0)).toBeCloseTo([1, 2, 4][i]! / 12.5, 6));
   });
@@ -70,9 +109,16 @@ describe('privatise', () => {
   it('refuses sums whose bound is not what the noise was scaled to', () => {
     const plan = planOf();
     const keys = plan.startRatchet().advance();
-    const sums = new Map([['w', new Float32Array(2)], ['b', new Float32Array(2)]]);
-    expect(() => privatise(clippedSum(sums, flatGroup(['w', 'b'], 0.6), 0), plan, keys)).toThrow('not clipped as the privacy plan says');
-    expect(() => privatise(clippedSum(new Map([['w', new Float32Array(2)]]), flatGroup(['w'], 0.5), 0), plan, keys)).toThrow('not clipped as the privacy plan says');
+    const sums = new Map([
+      ['w', new Float32Array(2)],
+      ['b', new Float32Array(2)],
+    ]);
+    expect(() => privatise(clippedSum(sums, flatGroup(['w', 'b'], 0.6), 0), plan, keys)).toThrow(
+      'not clipped as the privacy plan says',
+    );
+    expect(() =>
+      privatise(clippedSum(new Map([['w', new Float32Array(2)]]), flatGroup(['w'], 0.5), 0), plan, keys),
+    ).toThrow('not clipped as the privacy plan says');
     expect(() => privatise(clippedSum(sums, groups, 2e-3), plan, keys)).toThrow('rounding allowance exceeds');
     // A refusal uses up neither the key nor the sum.
     expect(privatise(clippedSum(sums, groups, 1e-3), plan, keys).step).toBe(0);
@@ -81,19 +127,30 @@ describe('privatise', () => {
   it('refuses forged plans, sums and results, and keys of the other kind', () => {
     const plan = planOf();
     const silent: PrivacyPlan = { ...plan, noiseDeviation: 0 };
-    expect(() => privatise(zeros(2, plan), silent, plan.startRatchet().advance())).toThrow('privacyPlan() did not make');
+    expect(() => privatise(zeros(2, plan), silent, plan.startRatchet().advance())).toThrow(
+      'privacyPlan() did not make',
+    );
     const forged = { ...zeros(2, plan) };
     expect(() => privatise(forged, plan, plan.startRatchet().advance())).toThrow(GhostgradError);
     const result = privatise(zeros(2, plan), plan, plan.startRatchet().advance());
     expect(() => assertPrivatised(result)).not.toThrow();
     expect(() => assertPrivatised({ ...result })).toThrow('not privatised');
     const secret = planOf({ seed: undefined });
-    expect(() => privatise(zeros(2, plan), secret, plan.startRatchet().advance())).toThrow('seeded keys under a plan for secret ones');
+    expect(() => privatise(zeros(2, plan), secret, plan.startRatchet().advance())).toThrow(
+      'seeded keys under a plan for secret ones',
+    );
   });
 
   it('refuses values that are not finite, and releases nothing of them', () => {
     const plan = planOf();
-    const sum = clippedSum(new Map([['w', Float32Array.of(1, NaN)], ['b', new Float32Array(1)]]), groups, 0);
+    const sum = clippedSum(
+      new Map([
+        ['w', Float32Array.of(1, NaN)],
+        ['b', new Float32Array(1)],
+      ]),
+      groups,
+      0,
+    );
     const keys = plan.startRatchet().advance();
     expect(() => privatise(sum, plan, keys)).toThrow('not finite');
     expect(() => privatise(sum, plan, plan.startRatchet().advance())).toThrow('noised twice');
@@ -103,7 +160,14 @@ describe('privatise', () => {
 
 describe('clippedSum', () => {
   it('shows its bound and nothing of its values', () => {
-    const sum = clippedSum(new Map([['w', Float32Array.of(42)], ['b', new Float32Array(1)]]), groups, 1e-3);
+    const sum = clippedSum(
+      new Map([
+        ['w', Float32Array.of(42)],
+        ['b', new Float32Array(1)],
+      ]),
+      groups,
+      1e-3,
+    );
     expect(JSON.stringify(sum)).not.toContain('42');
     expect(Object.keys(sum)).toEqual(['groups', 'rho']);
   });
@@ -113,7 +177,8 @@ describe('clippedSum', () => {
     const b = ['b', new Float32Array(1)] as const;
     expect(() => clippedSum(new Map([w]), groups, 0)).toThrow('parameter "b"');
     expect(() => clippedSum(new Map([w, b, ['c', new Float32Array(1)]]), groups, 0)).toThrow('parameter "c"');
-    for (const rho of [-1, 1, NaN]) expect(() => clippedSum(new Map([w, b]), groups, rho)).toThrow('rounding allowance out of range');
+    for (const rho of [-1, 1, NaN])
+      expect(() => clippedSum(new Map([w, b]), groups, rho)).toThrow('rounding allowance out of range');
   });
 
   it('and its result cannot be written down without a cast', () => {

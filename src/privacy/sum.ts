@@ -45,9 +45,14 @@ export function clippedSum(sums: Sums, groups: Groups, rho: number): ClippedSum 
   const expected = new Set(parametersOf(checked));
   const odd = [...sums.keys()].find((name) => !expected.has(name)) ?? [...expected].find((name) => !sums.has(name));
   if (odd !== undefined) {
-    throw new GhostgradError({ what: 'the clipped sum does not match its groups', where: `parameter "${odd}"`, expected: 'one sum for each parameter of each group' });
+    throw new GhostgradError({
+      what: 'the clipped sum does not match its groups',
+      where: `parameter "${odd}"`,
+      expected: 'one sum for each parameter of each group',
+    });
   }
-  if (!(rho >= 0 && rho < 1)) throw new GhostgradError({ what: 'rounding allowance out of range', found: String(rho), expected: '0 ≤ rho < 1' });
+  if (!(rho >= 0 && rho < 1))
+    throw new GhostgradError({ what: 'rounding allowance out of range', found: String(rho), expected: '0 ≤ rho < 1' });
   const sum = Object.freeze({ groups: checked, rho }) as ClippedSum;
   contents.set(sum, new Map(sums));
   return sum;
@@ -66,18 +71,26 @@ export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): P
   assertPlan(plan);
   const sums = contents.get(sum);
   if (sums === undefined) {
-    throw new GhostgradError({ what: 'a clipped sum was noised twice', expected: 'one addition of noise for each logical step' });
+    throw new GhostgradError({
+      what: 'a clipped sum was noised twice',
+      expected: 'one addition of noise for each logical step',
+    });
   }
   assertBounded(sum, plan);
   if (keys.seeded !== plan.seeded) {
-    throw new GhostgradError({ what: `${keys.seeded ? 'seeded' : 'secret'} keys under a plan for ${plan.seeded ? 'seeded' : 'secret'} ones`, fix: 'take the ratchet from the plan' });
+    throw new GhostgradError({
+      what: `${keys.seeded ? 'seeded' : 'secret'} keys under a plan for ${plan.seeded ? 'seeded' : 'secret'} ones`,
+      fix: 'take the ratchet from the plan',
+    });
   }
   contents.delete(sum);
   keys.noise.use((streamOf) => {
-    for (const [name, values] of sums) addGaussian(values, plan.noiseDeviation, streamOf(`noise:${name}`), 1 / plan.normaliser);
+    for (const [name, values] of sums)
+      addGaussian(values, plan.noiseDeviation, streamOf(`noise:${name}`), 1 / plan.normaliser);
   });
-  const gradients: ReadonlyMap<string, Float32Array> = new Map([...sums].map(([name, values]) =>
-    [name, values instanceof Float32Array ? values : Float32Array.from(values)]));
+  const gradients: ReadonlyMap<string, Float32Array> = new Map(
+    [...sums].map(([name, values]) => [name, values instanceof Float32Array ? values : Float32Array.from(values)]),
+  );
   const result = Object.freeze({ step: keys.step, gradients }) as Privatised;
   genuine.add(result);
   return result;
@@ -92,15 +105,28 @@ export function assertPrivatised(value: Privatised): void {
 
 /** The sum's bound must be what the noise was scaled to, group by group. */
 function assertBounded(sum: ClippedSum, plan: PrivacyPlan): void {
-  const same = sum.groups.length === plan.groups.length && sum.groups.every((group, k) => {
-    const planned = plan.groups[k];
-    return planned !== undefined && group.norm === planned.norm && group.parameters.length === planned.parameters.length
-      && group.parameters.every((name, i) => name === planned.parameters[i]);
-  });
+  const same =
+    sum.groups.length === plan.groups.length &&
+    sum.groups.every((group, k) => {
+      const planned = plan.groups[k];
+      return (
+        planned !== undefined &&
+        group.norm === planned.norm &&
+        group.parameters.length === planned.parameters.length &&
+        group.parameters.every((name, i) => name === planned.parameters[i])
+      );
+    });
   if (!same) {
-    throw new GhostgradError({ what: 'the clipped sum was not clipped as the privacy plan says', expected: 'the same groups and thresholds in both' });
+    throw new GhostgradError({
+      what: 'the clipped sum was not clipped as the privacy plan says',
+      expected: 'the same groups and thresholds in both',
+    });
   }
   if (sum.rho > plan.rho) {
-    throw new GhostgradError({ what: "the clipped sum's rounding allowance exceeds the plan's", found: String(sum.rho), expected: `at most ${plan.rho}` });
+    throw new GhostgradError({
+      what: "the clipped sum's rounding allowance exceeds the plan's",
+      found: String(sum.rho),
+      expected: `at most ${plan.rho}`,
+    });
   }
 }

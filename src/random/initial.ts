@@ -22,26 +22,40 @@ export interface InitialDraws {
 
 /** Initial weights are public, so a seed here voids no guarantee; without one, the operating system's randomness. */
 export function initialDraws(seed?: number | string): InitialDraws {
-  const key = seed === undefined
-    ? randomFillSync(new Uint8Array(32))
-    : ratchet(seed).advance().noise.use((streamOf) => Uint8Array.from({ length: 32 }, ((s) => () => s.word() & 255)(streamOf('initial'))));
+  const key =
+    seed === undefined
+      ? randomFillSync(new Uint8Array(32))
+      : ratchet(seed)
+          .advance()
+          .noise.use((streamOf) =>
+            Uint8Array.from(
+              { length: 32 },
+              (
+                (s) => () =>
+                  s.word() & 255
+              )(streamOf('initial')),
+            ),
+          );
   const draw = (name: string, shape: Shape, fill: (values: Float32Array, source: Stream) => void): FloatTensor => {
     const values = new Float32Array(sizeOf(shape));
     fill(values, stream(key, `initial:${name}`));
     return tensor('float32', shape, values);
   };
   return {
-    uniform: (name, shape, bound) => draw(name, shape, (values, source) => {
-      for (let i = 0; i < values.length; i++) values[i] = bound * (2 * source.uniform() - 1);
-    }),
+    uniform: (name, shape, bound) =>
+      draw(name, shape, (values, source) => {
+        for (let i = 0; i < values.length; i++) values[i] = bound * (2 * source.uniform() - 1);
+      }),
     normal: (name, shape, deviation) => draw(name, shape, (values, source) => fillGaussian(values, deviation, source)),
-    truncatedNormal: (name, shape, deviation, limit = 2) => draw(name, shape, (values, source) => {
-      if (!(limit > 0)) throw new RangeError(`a truncated normal needs a positive limit, found ${limit}`);
-      const one = new Float64Array(1);
-      for (let i = 0; i < values.length; i++) {
-        do fillGaussian(one, 1, source); while (Math.abs(one[0] ?? 0) > limit);
-        values[i] = deviation * (one[0] ?? 0);
-      }
-    }),
+    truncatedNormal: (name, shape, deviation, limit = 2) =>
+      draw(name, shape, (values, source) => {
+        if (!(limit > 0)) throw new RangeError(`a truncated normal needs a positive limit, found ${limit}`);
+        const one = new Float64Array(1);
+        for (let i = 0; i < values.length; i++) {
+          do fillGaussian(one, 1, source);
+          while (Math.abs(one[0] ?? 0) > limit);
+          values[i] = deviation * (one[0] ?? 0);
+        }
+      }),
   };
 }

@@ -15,7 +15,11 @@ import type { Stream } from './stream.ts';
  */
 export function poissonSample(count: number, q: number, source: Stream): Uint32Array {
   if (!Number.isInteger(count) || count < 0 || count > 0xffff_ffff) {
-    throw new GhostgradError({ what: 'number of examples to sample from', found: String(count), expected: 'a whole number below 2^32' });
+    throw new GhostgradError({
+      what: 'number of examples to sample from',
+      found: String(count),
+      expected: 'a whole number below 2^32',
+    });
   }
   if (!(q > 0 && q <= 1)) {
     throw new GhostgradError({ what: 'sampling probability out of range', found: String(q), expected: '0 < q ≤ 1' });

@@ -25,6 +25,7 @@ describe('ratchet', () => {
     const first = (seed: number | string): string => noise(ratchet(seed).advance());
     expect(first(7)).toBe(first(7));
     expect(new Set([first(7), first(8), first('7'), first('')]).size).toBe(4);
+    for (const bad of [NaN, Infinity]) expect(() => ratchet(bad)).toThrow(RangeError);
     expect(ratchet(7).seeded).toBe(true);
     expect(ratchet(7).advance().seeded).toBe(true);
   });
@@ -37,7 +38,8 @@ describe('ratchet', () => {
   it('gives sampling and noise of every step different keys', () => {
     const r = ratchet(1);
     const seen = Array.from({ length: 5 }, () => r.advance()).flatMap((keys) => [
-      noise(keys), keys.sampling.use((streamOf) => streamOf('noise:w').words(8).join()),
+      noise(keys),
+      keys.sampling.use((streamOf) => streamOf('noise:w').words(8).join()),
     ]);
     expect(new Set(seen).size).toBe(10);
     expect(r.step).toBe(5);
@@ -81,7 +83,11 @@ describe('ratchet', () => {
 
   it('lends a key once, even when its user fails', () => {
     const keys = ratchet(1).advance();
-    expect(() => keys.noise.use(() => { throw new Error('stopped'); })).toThrow('stopped');
+    expect(() =>
+      keys.noise.use(() => {
+        throw new Error('stopped');
+      }),
+    ).toThrow('stopped');
     expect(keys.noise.used).toBe(true);
     expect(() => noise(keys)).toThrow(GhostgradError);
     expect(() => noise(keys)).toThrow('the noise key of step 0 was used twice');
@@ -97,7 +103,13 @@ describe('ratchet', () => {
 
   it('refuses states it did not write', () => {
     const state = ratchet(1).serialise();
-    for (const bad of [state.subarray(1), new Uint8Array(50), new Uint8Array(0), state.map((b, i) => (i === 8 ? 2 : b)), state.map((b, i) => (i === 10 ? 255 : b))]) {
+    for (const bad of [
+      state.subarray(1),
+      new Uint8Array(50),
+      new Uint8Array(0),
+      state.map((b, i) => (i === 8 ? 2 : b)),
+      state.map((b, i) => (i === 10 ? 255 : b)),
+    ]) {
       expect(() => restoreRatchet(bad)).toThrow('unreadable state of the random ratchet');
     }
   });

@@ -53,15 +53,20 @@ const magic = 'ghostrat';
  */
 export function ratchet(seed?: number | string): Ratchet {
   if (seed === undefined) return ratchetFrom(randomFillSync(secret()), 0, false);
-  // The label keeps the number 7 and the text '7' apart.
+  if (typeof seed === 'number' && !Number.isFinite(seed))
+    throw new RangeError(`a seed is a finite number or a text, found ${seed}`);
+  // JSON keeps the number 7 and the text '7' apart.
   return ratchetFrom(expand(new TextEncoder().encode(JSON.stringify(seed)), 'seed'), 0, true);
 }
 
 /** The ratchet whose {@link Ratchet.serialise} gave `state`. Throws GhostgradError for anything else. */
 export function restoreRatchet(state: Uint8Array): Ratchet {
   const view = new DataView(state.buffer, state.byteOffset, state.byteLength);
-  const valid = state.length === stateBytes && new TextDecoder('latin1').decode(state.subarray(0, 8)) === magic
-    && state[8] === version && (state[9] === 0 || state[9] === 1);
+  const valid =
+    state.length === stateBytes &&
+    new TextDecoder('latin1').decode(state.subarray(0, 8)) === magic &&
+    state[8] === version &&
+    (state[9] === 0 || state[9] === 1);
   const step = valid ? Number(view.getBigUint64(10)) : -1;
   if (!valid || !Number.isSafeInteger(step)) {
     throw new GhostgradError({
@@ -91,7 +96,10 @@ function ratchetFrom(first: Uint8Array, start: number, seeded: boolean): Ratchet
     advance() {
       alive();
       const keys: StepKeys = {
-        step, seeded, sampling: oneTimeKey(expand(key, 'sampling'), 'sampling', step), noise: oneTimeKey(expand(key, 'noise'), 'noise', step),
+        step,
+        seeded,
+        sampling: oneTimeKey(expand(key, 'sampling'), 'sampling', step),
+        noise: oneTimeKey(expand(key, 'noise'), 'noise', step),
       };
       const next = expand(key, 'next');
       key.fill(0);

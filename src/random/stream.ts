@@ -35,8 +35,11 @@ const zeros = new Uint8Array(largestBlockBytes);
  */
 export function stream(key: Uint8Array, label: string, index = 0): Stream {
   if (key.length !== 32) throw new RangeError(`a stream needs a key of 32 bytes, found ${key.length}`);
-  if (!Number.isSafeInteger(index) || index < 0) throw new RangeError(`a stream's index is a whole number, found ${index}`);
-  const own = new Uint8Array(hkdfSync('sha256', key, new Uint8Array(0), JSON.stringify(['ghostgrad/stream/1', label, index]), 32));
+  if (!Number.isSafeInteger(index) || index < 0)
+    throw new RangeError(`a stream's index is a whole number, found ${index}`);
+  const own = new Uint8Array(
+    hkdfSync('sha256', key, new Uint8Array(0), JSON.stringify(['ghostgrad/stream/1', label, index]), 32),
+  );
   const cipher = createCipheriv('aes-256-ctr', own, new Uint8Array(16));
   own.fill(0);
 
@@ -48,9 +51,10 @@ export function stream(key: Uint8Array, label: string, index = 0): Stream {
   const refill = (atLeast: number): void => {
     const bytes = Math.max(blockBytes, atLeast * 4);
     const output = cipher.update(bytes <= zeros.length ? zeros.subarray(0, bytes) : new Uint8Array(bytes));
-    block = output.byteOffset % 4 === 0
-      ? new Uint32Array(output.buffer, output.byteOffset, bytes >>> 2)
-      : new Uint32Array(output.buffer.slice(output.byteOffset, output.byteOffset + bytes));
+    block =
+      output.byteOffset % 4 === 0
+        ? new Uint32Array(output.buffer, output.byteOffset, bytes >>> 2)
+        : new Uint32Array(output.buffer.slice(output.byteOffset, output.byteOffset + bytes));
     position = 0;
     blockBytes = Math.min(blockBytes * 2, largestBlockBytes);
   };
