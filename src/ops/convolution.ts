@@ -1,4 +1,6 @@
-import { type Attributes, type Node, int, intAttribute, ints, intsAttribute, showShape, stringAttribute } from '../graph/ir.ts';
+import {
+  type Attributes, type Node, int, intAttribute, ints, intsAttribute, showShape, stringAttribute,
+} from '../graph/ir.ts';
 import { type Shape, type TensorType, sizeOf } from '../tensor/tensor.ts';
 import type { BatchAxis } from './batch.ts';
 import { type GraphBuilder, type Value, reduceSum, reshape, slice, transpose } from './builder.ts';
@@ -25,7 +27,8 @@ function checkOperands(context: OperandContext, channels: number | undefined, ou
     && x.dtype === w.dtype && groups >= 1 && w.shape[0]! % groups === 0
     && declared.join() === w.shape.slice(2).join();
   if (!fits) {
-    throw badOperands(context, `input ${showShape(x.shape)}, weight ${showShape(w.shape)}, ${groups} groups, kernel ${showShape(declared)}`,
+    throw badOperands(context,
+      `input ${showShape(x.shape)}, weight ${showShape(w.shape)}, ${groups} groups, kernel ${showShape(declared)}`,
       'an input [N, C, ...spatial] and a weight for its channels, groups and kernel');
   }
   if (bias !== undefined && (bias.shape.length !== 1 || bias.shape[0] !== outputs)) {
@@ -36,11 +39,13 @@ function checkOperands(context: OperandContext, channels: number | undefined, ou
 function convolutionBatch({ node, batch }: BatchContext): BatchResult {
   const [x, w, bias] = batch;
   if (w !== undefined || bias !== undefined) {
-    return violation((w ?? bias)?.axis ?? 0, `convolves with a ${w === undefined ? 'bias' : 'kernel'} that depends on the examples`,
+    return violation((w ?? bias)?.axis ?? 0,
+      `convolves with a ${w === undefined ? 'bias' : 'kernel'} that depends on the examples`,
       'use the same kernel and bias for every example');
   }
   if (x === undefined || x.axis === 0) return [x];
-  return violation(x.axis, `${node.op} mixes what lies along axis ${x.axis}, which carries the batch`, 'put the batch in axis 0 of the input');
+  return violation(x.axis, `${node.op} mixes what lies along axis ${x.axis}, which carries the batch`,
+    'put the batch in axis 0 of the input');
 }
 
 /** The images of each row side by side, the row being the outer factor: [B·m, ...]. */
@@ -74,7 +79,8 @@ function inputGradient(b: GraphBuilder, dY: Value, w: Value, spatial: Shape, geo
     const around = [...reach, ...reach].map((n, i) => n - pads[i]!);
     const excess = around.map((n) => Math.max(0, -n));
     const met = crop(b, dY, excess.slice(0, rank), excess.slice(rank));
-    return b.op('Conv', [met, adjointKernel(b, w, groups)], asAttributes({ ...geometry, pads: around.map((n) => Math.max(0, n)) }));
+    const outside = around.map((n) => Math.max(0, n));
+    return b.op('Conv', [met, adjointKernel(b, w, groups)], asAttributes({ ...geometry, pads: outside }));
   }
   const counts = b.shape(dY).slice(2);
   // What the last window left over at the end of the input: no gradient, but it has its place.
@@ -182,10 +188,8 @@ function adjointOf(node: Node, x: Shape, w: Shape): Adjoint {
       const slack = size + pads[i]! + pads[kernel.length + i]! - full[i]!;
       return size >= 1 && extra[i]! < Math.max(stride, dilations[i]!) && slack >= 0 && slack < stride;
     });
-  return {
-    geometry: { kernel, strides, dilations, pads: [...pads.slice(0, kernel.length), ...behind], groups: groupsOf(node) },
-    output, consistent,
-  };
+  const around = [...pads.slice(0, kernel.length), ...behind];
+  return { geometry: { kernel, strides, dilations, pads: around, groups: groupsOf(node) }, output, consistent };
 }
 
 /** The adjoint's operands with no negative pads left: the output gradient cropped to what products reach. */
@@ -206,7 +210,8 @@ function convTransposeType(context: OperandContext): TensorType {
   checkOperands(context, w.shape[0], outputs);
   const { output, consistent } = adjointOf(context.node, x.shape, w.shape);
   if (!consistent) {
-    throw badOperands(context, `input ${showShape(x.shape)} and weight ${showShape(w.shape)} giving an output ${showShape(output)}`,
+    throw badOperands(context,
+      `input ${showShape(x.shape)} and weight ${showShape(w.shape)} giving an output ${showShape(output)}`,
       'strides, dilations, pads and output_padding (less than the stride or the dilation) that agree with the output');
   }
   return { dtype: x.dtype, shape: [x.shape[0]!, outputs, ...output] };

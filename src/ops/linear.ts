@@ -59,10 +59,9 @@ function productType(context: OperandContext, product: Product): TensorType {
       'matrices of one element type whose inner dimensions agree');
   }
   const rank = full.length;
-  return {
-    dtype: a.dtype,
-    shape: full.filter((_, i) => !(i === rank - 2 && a.shape.length === 1) && !(i === rank - 1 && b.shape.length === 1)),
-  };
+  const isVirtual = (axis: number): boolean =>
+    (axis === rank - 2 && a.shape.length === 1) || (axis === rank - 1 && b.shape.length === 1);
+  return { dtype: a.dtype, shape: full.filter((_, axis) => !isVirtual(axis)) };
 }
 
 const contracts = (axis: number) => violation(axis, `sums over the batch axis (axis ${axis} is contracted)`,
@@ -84,7 +83,14 @@ function productBatch({ inputs, batch, outputs }: BatchContext, product: Product
     const full = fromEnd > 2 ? rank - fromEnd : rank - (side === 0 ? 2 : 1);
     const axis = a.length === 1 && full === rank - 1 ? full - 1 : full;
     if (output[axis] !== shape[at.axis]) {
-      return violation(at.axis, 'repeats the batch axis by broadcasting', 'give both operands the same batch dimension');
+      return violation(at.axis, 'repeats the batch axis by broadcasting',
+        'give both operands the same batch dimension');
+    }
+    const facing = [b, a][side]!;
+    const met = fromEnd > 2 ? facing[facing.length - fromEnd] : undefined;
+    if (batch[1 - side] === undefined && met !== undefined && met !== 1) {
+      return violation(at.axis, 'multiplies every example by a matrix of its own, found by its position in the batch',
+        'use the same matrix for every example');
     }
     found.push({ ...at, axis });
   }
@@ -139,7 +145,7 @@ function swapLast(b: GraphBuilder, { value, batch }: Placed): Placed {
   return { value: transpose(b, value, order), batch: { ...batch, axis: order.indexOf(batch.axis) } };
 }
 
-/** The use of a matrix (or vector) parameter on either side of the product; stacks of matrices go to {@link stackUse}. */
+/** The use of a matrix or vector parameter on either side; stacks of matrices go to {@link stackUse}. */
 function productUse(context: ParameterContext, flags: Product): ParameterUse {
   const { b, index, inputs, inputBatch, outputBatch } = context;
   const product = forRanks(flags, b.shape(inputs[0]!), b.shape(inputs[1]!));
@@ -173,11 +179,6 @@ function stackUse(context: ParameterContext, product: Product, other: Placed, gr
     const wide = reshape(b, value, [...Array<number>(extra).fill(1), ...b.shape(value)]);
     return rowsAligned(b, wide, { ...batch, axis: batch.axis + extra });
   };
-  const met = shape[shape.length - rank + gradient.batch.axis];
-  if (gradient.batch.axis < rank - 2 && met !== undefined && met !== 1) {
-    throw badOperands(context, `a parameter ${showShape(shape)} with a matrix for each example`,
-      'a parameter whose size does not depend on the batch');
-  }
   const [x, dY] = [widen(other.value, other.batch), rowsAligned(b, gradient.value, gradient.batch)];
   const perExample = (index === 1 ? rightGradient : leftGradient)(b, x, dY, product);
   const rows = b.shape(dY)[0]!;
@@ -200,7 +201,8 @@ const fusedMatMul: Operator = {
     }
     const hasVector = operand(context, 0).shape.length < 2 || operand(context, 1).shape.length < 2;
     if (hasVector && (product.transposeA || product.transposeB)) {
-      throw badOperands(context, 'a vector beside a transposed operand', 'matrices, which ONNX Runtime transposes as asked');
+      throw badOperands(context, 'a vector beside a transposed operand',
+        'matrices, which ONNX Runtime transposes as asked');
     }
     return [productType(context, product)];
   },
@@ -220,24 +222,26 @@ const gemm: Operator = {
     }
     const type = productType(context, gemmProduct(context.node));
     if (c !== undefined && !broadcastsTo(c.shape, type.shape)) {
-      throw badOperands(context, `C of shape ${showShape(c.shape)}`, `a shape that broadcasts to ${showShape(type.shape)}`);
+      throw badOperands(context, `C of shape ${showShape(c.shape)}`,
+        `a shape that broadcasts to ${showShape(type.shape)}`);
     }
     return [type];
   },
   batch: (context) => {
     const product = productBatch(context, gemmProduct(context.node));
-    const [c, at] = [context.inputs[2]?.shape ?? [], context.batch[2]];
-    if ('violation' in product || at === undefined) return product;
-    const axis = at.axis + 2 - c.length;
-    const placed = { ...at, axis };
-    if (context.outputs[0]?.shape[axis] !== c[at.axis]) {
-      return violation(at.axis, 'repeats the batch axis by broadcasting', 'give C the batch dimension of the product');
+    if ('violation' in product) return product;
+    const [c, own, place] = [context.inputs[2]?.shape ?? [], context.batch[2], product[0]];
+    const joint = own === undefined ? undefined : { ...own, axis: own.axis + 2 - c.length };
+    if (joint !== undefined && (place === undefined || !sameBatch(place, joint))) {
+      return violation(own?.axis ?? 0, 'adds the rows of one example to those of another',
+        'align the batch axes of the product and C');
     }
-    const found = product[0];
-    if (found !== undefined && !sameBatch(found, placed)) {
-      return violation(at.axis, 'adds the rows of one example to those of another', 'align the batch axes of the product and C');
+    const met = place === undefined ? undefined : c[place.axis - 2 + c.length];
+    if (joint === undefined && place !== undefined && met !== undefined && met !== 1) {
+      return violation(place.axis, 'adds to every example numbers found by its position in the batch',
+        'add the same C to every example');
     }
-    return [placed];
+    return [place];
   },
   gradient: (context) => {
     const { b, node, inputs, needed } = context;
@@ -256,4 +260,6 @@ const gemm: Operator = {
 };
 
 /** Matrix products. */
-export const linear = { MatMul: matMul, Gemm: gemm, 'com.microsoft:FusedMatMul': fusedMatMul } satisfies Record<string, Operator>;
+export const linear = {
+  MatMul: matMul, Gemm: gemm, 'com.microsoft:FusedMatMul': fusedMatMul,
+} satisfies Record<string, Operator>;

@@ -3,16 +3,16 @@ import {
   type Node, float, floatAttribute, int, intAttribute, ints, intsAttribute, showNode, showShape,
 } from '../graph/ir.ts';
 import { type Shape, type TensorType, sizeOf } from '../tensor/tensor.ts';
-import { sameBatch } from './batch.ts';
 import {
-  type GraphBuilder, type Value, add, div, filled, mul, reduceMean, reduceSum, reduceSumSquare, reshape, scale, sub, sumTo,
-  where,
+  type GraphBuilder, type Value, add, div, filled, mul, reduceMean, reduceSum, reduceSumSquare, reshape, scale, sub,
+  sumTo, where,
 } from './builder.ts';
 import { rowsAligned } from './layout.ts';
 import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
 import type {
   BatchContext, BatchResult, GradientContext, OperandContext, Operator, ParameterContext, ParameterUse,
 } from './operator.ts';
+import { axisAttribute, fromFront, jointBatch } from './rules.ts';
 
 /** x (any shape that splits into groups) standardised over each group of `size` consecutive elements. */
 interface Standardised {
@@ -66,6 +66,10 @@ const epsilonOf = (node: Node): number => floatAttribute(node, 'epsilon', 1e-5);
 const lineUp = (b: GraphBuilder, v: Value, trailing: number): Value =>
   reshape(b, v, [...b.shape(v), ...Array<number>(trailing).fill(1)]);
 
+/** g summed to the shape of a vector (or more) that meets it `trailing` axes before its last. */
+const sumLike = (b: GraphBuilder, g: Value, v: Value, trailing: number): Value =>
+  reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
+
 const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'parameter'> => ({
   gradient: (context) => {
     const { b, node, inputs, needed } = context;
@@ -78,12 +82,10 @@ const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradie
       const g = mul(b, dY, lineUp(b, s, behindScale));
       return reshape(b, behind(b, reshape(b, g, b.shape(standard.value)), standard), shape);
     };
-    const sumLike = (g: Value, v: Value): Value =>
-      reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(behindScale).fill(1)]), b.shape(v));
     return [
       needed[0] === true ? inputGradient() : undefined,
-      needed[1] === true ? sumLike(mul(b, dY, reshape(b, standard.value, shape)), s) : undefined,
-      needed[2] === true && bias !== '' ? sumLike(dY, bias) : undefined,
+      needed[1] === true ? sumLike(b, mul(b, dY, reshape(b, standard.value, shape)), s, behindScale) : undefined,
+      needed[2] === true && bias !== '' ? sumLike(b, dY, bias, behindScale) : undefined,
     ];
   },
   parameter: (context) => {
@@ -102,10 +104,7 @@ function scaleOrBias(context: ParameterContext, trailing: number, normalised: ()
   return { kind: 'broadcast', gradient: rowsAligned(b, gradient, batchOf(context, outputBatch[0])), trailing };
 }
 
-const axisOf = (node: Node, rank: number): number => {
-  const axis = intAttribute(node, 'axis', -1);
-  return axis < 0 ? axis + rank : axis;
-};
+const axisOf = (node: Node, rank: number): number => axisAttribute(node, rank, -1);
 
 const layerNormalization: Operator = {
   shape: (context) => {
@@ -114,27 +113,22 @@ const layerNormalization: Operator = {
     const axis = axisOf(context.node, rank);
     const fits = ({ shape }: TensorType) => shape.length <= rank
       && shape.every((n, i) => n === 1 || n === x.shape[rank - shape.length + i]);
-    if (axis < 0 || axis >= rank || ![s, context.inputs[2]].every((t) => t === undefined || fits(t))) {
+    if (![s, context.inputs[2]].every((t) => t === undefined || fits(t))) {
       throw badOperands(context, `input ${showShape(x.shape)}, axis ${axis}, scale ${showShape(s.shape)}`,
-        'an axis of the input, and a scale and a bias that broadcast to it');
+        'a scale and a bias that broadcast to the input');
     }
     const statistic: TensorType = { dtype: 'float32', shape: x.shape.map((n, i) => (i < axis ? n : 1)) };
     return [x, statistic, statistic];
   },
-  batch: ({ node, inputs, batch, outputs }) => {
-    const rank = inputs[0]?.shape.length ?? 0;
-    const placed = batch.map((at, i) => (at === undefined ? undefined : { ...at, axis: at.axis + rank - inputs[i]!.shape.length }));
-    const at = placed.find((p) => p !== undefined);
-    const misplaced = placed.findIndex((p, i) => p !== undefined && at !== undefined
-      && (!sameBatch(p, at) || inputs[i]?.shape[batch[i]!.axis] !== inputs[0]?.shape[at.axis]));
-    if (misplaced >= 0) {
-      return violation(batch[misplaced]!.axis, 'scales or shifts one example by values of another',
-        'align the batch axes of the input, the scale and the bias');
+  batch: (context) => {
+    const rank = context.inputs[0]?.shape.length ?? 0;
+    const joint = jointBatch(context, rank, true);
+    if (joint === undefined || 'violation' in joint) return joint ?? context.outputs.map(() => undefined);
+    if (context.batch[0] === undefined || joint.axis >= axisOf(context.node, rank)) {
+      return violation(joint.axis, `normalises over the batch axis (axis ${joint.axis})`,
+        'normalise over the features only');
     }
-    if (at !== undefined && at.axis >= axisOf(node, rank)) {
-      return violation(at.axis, `normalises over the batch axis (axis ${at.axis})`, 'normalise over the features only');
-    }
-    return outputs.map((_, i) => (i === 0 || placed[0] !== undefined ? at : undefined));
+    return context.outputs.map(() => joint);
   },
   ...scaledNormRules({ size: (node, x) => sizeOf(x.slice(axisOf(node, x.length))), trailing: () => 0 }),
 };
@@ -170,7 +164,8 @@ const groupNormalization: Operator = {
     const x = channelsType(context, [1, 2], 2);
     const groups = intAttribute(context.node, 'num_groups', 0);
     if (groups < 1 || x.shape[1]! % groups !== 0) {
-      throw badOperands(context, `${groups} groups of ${x.shape[1]} channels`, 'a number of groups that divides the channels');
+      throw badOperands(context, `${groups} groups of ${x.shape[1]} channels`,
+        'a number of groups that divides the channels');
     }
     return [x];
   },
@@ -207,7 +202,8 @@ const batchNormalization: Operator = {
   batch: ({ node, batch, outputs }) => {
     const at = batch[0];
     if (isTraining(node)) {
-      return violation(at?.axis ?? 0, 'normalises by statistics of the batch, so every example depends on all others', freezeBatchNorm);
+      return violation(at?.axis ?? 0,
+        'normalises by statistics of the batch, so every example depends on all others', freezeBatchNorm);
     }
     const shared = batch.find((a, i) => i > 0 && a !== undefined);
     if (shared !== undefined || at?.axis === 1) {
@@ -222,7 +218,7 @@ const batchNormalization: Operator = {
     const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2]!];
     const dY = firstGradient(context);
     const trailing = b.shape(x).length - 2;
-    const perChannel = (g: Value, v: Value) => reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
+    const perChannel = (g: Value, v: Value): Value => sumLike(b, g, v, trailing);
     return [
       needed[0] === true ? mul(b, dY, lineUp(b, div(b, s, deviation(context)), trailing)) : undefined,
       needed[1] === true ? perChannel(mul(b, dY, frozenNormalised(context)), s) : undefined,
@@ -258,10 +254,9 @@ function outsideAxes({ inputs, batch }: BatchContext, axesOf: (rank: number) => 
 const lpNormalization: Operator = {
   shape: (context) => {
     const x = operand(context, 0);
-    const [axis, p] = [axisOf(context.node, x.shape.length), intAttribute(context.node, 'p', 2)];
-    if (axis < 0 || axis >= x.shape.length || (p !== 1 && p !== 2)) {
-      throw badOperands(context, `input ${showShape(x.shape)}, axis ${axis}, p = ${p}`, 'an axis of the input, and p = 1 or 2');
-    }
+    axisOf(context.node, x.shape.length);
+    const p = intAttribute(context.node, 'p', 2);
+    if (p !== 1 && p !== 2) throw badOperands(context, `p = ${p}`, 'p = 1 or 2');
     return [x];
   },
   batch: (context) => outsideAxes(context, (rank) => [axisOf(context.node, rank)]),
@@ -280,15 +275,12 @@ const lpNormalization: Operator = {
 };
 
 const varianceAxes = (node: Node) => (rank: number): readonly number[] =>
-  intsAttribute(node, 'axes', [0, 2, 3]).map((axis) => (axis < 0 ? axis + rank : axis));
+  intsAttribute(node, 'axes', [0, 2, 3]).map((axis) => fromFront(node, axis, rank));
 
 const meanVarianceNormalization: Operator = {
   shape: (context) => {
     const x = operand(context, 0);
-    const axes = varianceAxes(context.node)(x.shape.length);
-    if (axes.some((axis) => axis < 0 || axis >= x.shape.length)) {
-      throw badOperands(context, `input ${showShape(x.shape)}, axes ${showShape(axes)}`, 'axes of the input');
-    }
+    varianceAxes(context.node)(x.shape.length);
     return [x];
   },
   batch: (context) => outsideAxes(context, varianceAxes(context.node)),
@@ -318,7 +310,9 @@ const lrn: Operator = {
   shape: (context) => {
     const x = operand(context, 0);
     const size = intAttribute(context.node, 'size', 0);
-    if (x.shape.length < 3 || size < 1) throw badOperands(context, `input ${showShape(x.shape)}, size ${size}`, 'an input [N, C, ...spatial] and a size');
+    if (x.shape.length < 3 || size < 1) {
+      throw badOperands(context, `input ${showShape(x.shape)}, size ${size}`, 'an input [N, C, ...spatial] and a size');
+    }
     return [x];
   },
   batch: (context) => outsideAxes(context, () => [1]),

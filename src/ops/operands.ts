@@ -2,6 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import { showNode } from '../graph/ir.ts';
 import type { TensorType } from '../tensor/tensor.ts';
 import type { BatchAxis } from './batch.ts';
+import type { Value } from './builder.ts';
 import type { BatchViolation, OperandContext, ParameterContext } from './operator.ts';
 
 /** Type of a required input. Throws GhostgradError when it is omitted. */
@@ -24,13 +25,15 @@ export const badOperands = ({ node }: Pick<OperandContext, 'node'>, found: strin
   });
 
 /** The gradient of an output that is known to have one. */
-export function outputGradient({ node, outputGradients }: Pick<ParameterContext, 'node' | 'outputGradients'>, index = 0) {
+export function outputGradient(
+  { node, outputGradients }: Pick<ParameterContext, 'node' | 'outputGradients'>, index = 0,
+): Value {
   const found = outputGradients[index];
   if (found === undefined) throw new Error(`no gradient reaches output ${index} of ${showNode(node)}`);
   return found;
 }
 
-/** Where a value that a parameter meets carries the batch; a parameter that meets no data has no per-example gradient. */
+/** Where a value that a parameter meets carries the batch. Throws GhostgradError where the parameter meets no data. */
 export function batchOf({ node }: Pick<ParameterContext, 'node'>, batch: BatchAxis | undefined): BatchAxis {
   if (batch === undefined) {
     throw new GhostgradError({

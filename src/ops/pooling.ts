@@ -5,6 +5,7 @@ import {
 } from './builder.ts';
 import { badOperands, operand, outputGradient, violation } from './operands.ts';
 import type { BatchContext, BatchResult, NoGradient, OperandContext, Operator } from './operator.ts';
+import { gate } from './rules.ts';
 import { type Windows, slidingWindows } from './windows.ts';
 
 /** The windows along one axis of a value. */
@@ -23,10 +24,12 @@ const windowsOf = (node: Node, x: Shape): Windows =>
 
 const linesOf = (x: Shape, { kernel, strides, dilations, pads, counts }: Windows): Line[] =>
   kernel.map((k, i) => ({
-    axis: i + 2, size: x[i + 2]!, kernel: k, stride: strides[i]!, dilation: dilations[i]!, before: pads[i]!, count: counts[i]!,
+    axis: i + 2, size: x[i + 2]!, kernel: k, stride: strides[i]!, dilation: dilations[i]!,
+    before: pads[i]!, count: counts[i]!,
   }));
 
-const along = (rank: number, axis: number, n: number): number[] => Array.from({ length: rank }, (_, i) => (i === axis ? n : 0));
+const along = (rank: number, axis: number, n: number): number[] =>
+  Array.from({ length: rank }, (_, i) => (i === axis ? n : 0));
 
 /** For each element of the kernel, what the windows see there: kernel-many values whose `axis` has `count` entries. */
 function seen(b: GraphBuilder, x: Value, { axis, size, kernel, stride, dilation, before, count }: Line): Value[] {
@@ -107,13 +110,11 @@ export function maxPoolGradientBySlices(b: GraphBuilder, x: Value, y: Value, dY:
     level = i === lines.length - 1 ? y : slices.length === 1 ? slices[0]! : b.op('Max', slices);
     return { line, slices, maximum: level };
   });
-  const to = b.type(dY).dtype === 'float64' ? 11 : 1;
   return levels.reduceRight((gradient, { line, slices, maximum }) => {
     let left = gradient;
     const pieces = slices.map((slice, o) => {
       if (o === slices.length - 1) return left;
-      // Exact for finite numbers (others stay in their row), and several times faster than Where.
-      const piece = mul(b, b.op('Cast', [b.op('Equal', [slice, maximum])], { to: int(to) }), left);
+      const piece = gate(b, b.op('Equal', [slice, maximum]), left);
       left = sub(b, left, piece);
       return piece;
     });
@@ -122,7 +123,8 @@ export function maxPoolGradientBySlices(b: GraphBuilder, x: Value, y: Value, dY:
 }
 
 /** How many elements each window of AveragePool divides by, along one axis. */
-function divisors({ size, kernel, stride, dilation, before, count }: Line, after: number, includePad: boolean): number[] {
+function divisors(line: Line, after: number, includePad: boolean): number[] {
+  const { size, kernel, stride, dilation, before, count } = line;
   const [low, high] = includePad ? [-before, size + after] : [0, size];
   return Array.from({ length: count }, (_, i) => {
     const start = i * stride - before;
@@ -146,8 +148,13 @@ function averagePoolGradient(b: GraphBuilder, x: Shape, dY: Value, windows: Wind
 /** Each image and channel is pooled on its own: the batch may lie in either axis, merged or not. */
 function poolingBatch({ node, batch, outputs }: BatchContext): BatchResult {
   const at = batch[0];
+  if (at !== undefined && (node.outputs[1] ?? '') !== '') {
+    return violation(at.axis, 'gives out indices, which tell where in the batch an example lies',
+      'drop the second output of the node');
+  }
   if (at !== undefined && at.axis > 1) {
-    return violation(at.axis, `${node.op} pools over axis ${at.axis}, which carries the batch`, 'put the batch in axis 0 of the input');
+    return violation(at.axis, `${node.op} pools over axis ${at.axis}, which carries the batch`,
+      'put the batch in axis 0 of the input');
   }
   return outputs.map(() => at);
 }
@@ -221,8 +228,9 @@ const noLpGradient: NoGradient = {
   reason: 'Lp pooling has no gradient rule', fix: 'use AveragePool or MaxPool, or freeze what lies before it',
 };
 
-const lpPool: Operator = { shape: (context) => [pooledType(context)], batch: poolingBatch, gradient: noLpGradient };
-const globalLpPool: Operator = { shape: (context) => [globalType(context)], batch: poolingBatch, gradient: noLpGradient };
+const withoutGradient = { batch: poolingBatch, gradient: noLpGradient };
+const lpPool: Operator = { shape: (context) => [pooledType(context)], ...withoutGradient };
+const globalLpPool: Operator = { shape: (context) => [globalType(context)], ...withoutGradient };
 
 /** Pooling over spatial axes. */
 export const pooling = {

@@ -23,17 +23,18 @@ export function slidingWindows(node: Node, spatial: Shape, kernel: Shape, use: '
   const strides = intsAttribute(node, 'strides', kernel.map(() => 1));
   const dilations = intsAttribute(node, 'dilations', kernel.map(() => 1));
   const declared = intsAttribute(node, 'pads', Array<number>(2 * rank).fill(0));
+  const shown = `kernel ${showShape(kernel)}, strides ${showShape(strides)}, dilations ${showShape(dilations)}`;
   const fits = rank > 0 && [kernel, strides, dilations].every((xs) => xs.length === rank && xs.every((n) => n >= 1))
     && declared.length === 2 * rank && declared.every((n) => n >= 0);
   if (!fits) {
-    throw badOperands({ node }, `kernel ${showShape(kernel)}, strides ${showShape(strides)}, dilations ${showShape(dilations)}, `
-      + `pads ${showShape(declared)} over spatial axes ${showShape(spatial)}`, 'one positive entry for each spatial axis, no negative pads');
+    throw badOperands({ node }, `${shown}, pads ${showShape(declared)} over spatial axes ${showShape(spatial)}`,
+      'one positive entry for each spatial axis, no negative pads');
   }
   const reach = reachOf({ kernel, dilations });
   const mode = stringAttribute(node, 'auto_pad', 'NOTSET');
-  if (mode.startsWith('SAME') && (dilations.some((d) => d !== 1) || (use === 'pooling' && kernel.some((k, i) => k < strides[i]!)))) {
-    throw badOperands({ node }, `auto_pad ${mode}, kernel ${showShape(kernel)}, strides ${showShape(strides)}, dilations ${showShape(dilations)}`,
-      'explicit pads in place of auto_pad');
+  const isGapped = use === 'pooling' && kernel.some((k, i) => k < strides[i]!);
+  if (mode.startsWith('SAME') && (isGapped || dilations.some((d) => d !== 1))) {
+    throw badOperands({ node }, `auto_pad ${mode}, ${shown}`, 'explicit pads in place of auto_pad');
   }
   const pads = resolvePads(mode, declared, spatial, strides, kernel);
   if (use === 'pooling' && pads.some((n, i) => n >= kernel[i % rank]!)) {
@@ -49,7 +50,8 @@ export function slidingWindows(node: Node, spatial: Shape, kernel: Shape, use: '
     return ceil && (count - 1) * stride >= size + begin ? 0 : count;
   });
   if (counts.some((n) => n < 1)) {
-    throw badOperands({ node }, `spatial axes ${showShape(spatial)}`, `axes no smaller than the kernel ${showShape(kernel)}, pads included, and no window that begins behind the input`);
+    throw badOperands({ node }, `spatial axes ${showShape(spatial)}`,
+      `axes no smaller than the kernel ${showShape(kernel)}, pads included, and no window that begins behind the input`);
   }
   return { kernel, strides, dilations, pads, counts };
 }
