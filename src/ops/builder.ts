@@ -42,6 +42,8 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
   const nodes: Node[] = [...(base?.nodes ?? [])];
   const producer = new Map<Value, number>();
   const known = new Map<string, readonly Value[]>();
+  /** Constants made here, by type, so that equal ones are one value. */
+  const added = new Map<string, readonly Value[]>();
   nodes.forEach((node, i) => node.outputs.forEach((o) => producer.set(o, i)));
   let counter = 0;
 
@@ -56,14 +58,14 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
     return t;
   };
   const constant = (t: Tensor): Value => {
-    const small = t.data.length <= 64;
-    const key = small ? `${t.dtype}|${t.shape.join()}|${Array.from(t.data as ArrayLike<number | bigint>, (v) => (Object.is(v, -0) ? '-0' : String(v))).join()}` : '';
-    const seen = small ? known.get(key)?.[0] : undefined;
+    const key = `${t.dtype}[${t.shape.join()}]`;
+    const alike = added.get(key) ?? [];
+    const seen = alike.find((name) => sameData(constants.get(name)!, t));
     if (seen !== undefined) return seen;
     const name = fresh('constant');
     types.set(name, { dtype: t.dtype, shape: t.shape });
     constants.set(name, t);
-    if (small) known.set(key, [name]);
+    added.set(key, [...alike, name]);
     return name;
   };
   const add = (node: Node, inferred?: readonly TensorType[]): void => {
@@ -127,6 +129,10 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
     build: (outputs, name = base?.name ?? 'graph') => finish(name, base, inputs, nodes, types, constants, outputs),
   };
 }
+
+/** Whether two tensors of one type hold the same bits (so that -0 is not 0, and NaN is NaN). */
+const sameData = (a: Tensor, b: Tensor): boolean =>
+  a.data === b.data || (a.data.length === b.data.length && a.data.every((x: number | bigint, i: number) => Object.is(x, b.data[i])));
 
 function finish(
   name: string, base: Graph | undefined, inputs: readonly { name: string }[], nodes: readonly Node[],
