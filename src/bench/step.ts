@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { type Mode, modes } from '../clipping/plan.ts';
 import { GhostgradError } from '../errors.ts';
-import { defaultThreads } from '../runtime/node.ts';
+import { defaultThreads } from '../runtime/threads.ts';
 import type { ChildReply, ChildRequest } from './child.ts';
 import type { BenchJob } from './workload.ts';
 

@@ -1,10 +1,10 @@
-import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
 import { encodeModel } from '../graph/encode.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import { type DType, type Tensor, tensor } from '../tensor/tensor.ts';
 import type { Engine, Feeds, RunResult, Session, SessionOptions } from './engine.ts';
+import { defaultThreads } from './threads.ts';
 import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
 
 /**
@@ -14,9 +14,6 @@ import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
 export function onnxruntimeEngine(): Engine {
   return { name: 'onnxruntime-node (CPU)', compile };
 }
-
-/** Threads used unless told otherwise: one for each core the process may use. */
-export const defaultThreads = (): number => availableParallelism();
 
 async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise<Session> {
   // Loaders of the main thread (a TypeScript runner, say) are none of the worker's business.

@@ -1,8 +1,9 @@
-import type { ClippingOptions } from '../clipping/norm.ts';
-import { defaultRho } from '../clipping/norm.ts';
+import { type ClippingOptions, defaultRho } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
 import { type StepGraph, type StepLayer, stepNames } from '../clipping/step-graph.ts';
+import type { TypedGraph } from '../graph/ir.ts';
 import type { Engine, Feeds, Session } from '../runtime/engine.ts';
+import { defaultThreads } from '../runtime/threads.ts';
 import { type FloatTensor, type Tensor, sizeOf, tensor } from '../tensor/tensor.ts';
 import { type Analysis, compileTask } from './compile.ts';
 
@@ -52,54 +53,94 @@ export interface StepProgram {
   release(): Promise<void>;
 }
 
-/** Rows computed at once unless told otherwise: large enough to keep the cores busy, small enough for their caches. */
+/** Rows computed at once unless told otherwise: large enough to keep a core busy, small enough for its cache. */
 export const defaultMicroBatch = 128;
+
+/** Models up to this many trainable numbers are computed by several single-threaded lanes side by side. */
+const largestForLanes = 2_000_000;
 
 /** What a remainder is computed in: parts of this size, so that padding wastes little. */
 const remainderOf = (microBatch: number): number => Math.max(1, Math.round(microBatch / 8));
 
-/** Compiles one training step: two sessions, one for full micro-batches and one, made when needed, for remainders. */
+/**
+ * Compiles one training step. A small model's micro-batches are spread over lanes, one for each core: many of a small
+ * step's operators run on one core anyway. A large model has one lane that uses all cores. The result does not depend
+ * on the lanes: sums are added up in the order of the micro-batches.
+ */
 export async function compileStep(analysis: Analysis, settings: StepSettings): Promise<StepProgram> {
   const microBatch = settings.microBatch ?? defaultMicroBatch;
   const rho = settings.rho ?? defaultRho;
   const rowsPerUnit = settings.rowsPerUnit ?? 1;
-  const compile = async (units: number): Promise<{ step: StepGraph; session: Session }> => {
-    const step = compileTask(analysis, units * rowsPerUnit, { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit });
-    return { step, session: await settings.engine.compile(step.graph, { threads: settings.threads }) };
-  };
-  const full = await compile(microBatch);
+  const threads = settings.threads ?? defaultThreads();
   const small = remainderOf(microBatch);
-  let remainder: Awaited<ReturnType<typeof compile>> | undefined;
+  const isPrivate = settings.mode !== 'non-private';
+  const size = analysis.parameters.reduce((sum, name) => sum + (analysis.task.model.initializers.get(name)?.data.length ?? 0), 0);
+  const lanes = size <= largestForLanes ? threads : 1;
+
+  const stepOf = (units: number): StepGraph =>
+    compileTask(analysis, units * rowsPerUnit, { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit });
+  const steps = { full: stepOf(microBatch), small: stepOf(small) };
+  const names = steps.full.layers.map(({ parameter }) => parameter);
+  const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads });
+  const sessions: Lane[] = await Promise.all(Array.from({ length: lanes }, async () => ({
+    full: await open(steps.full.graph), small: await open(steps.small.graph),
+  })));
 
   return {
-    parameters: full.step.layers.map(({ parameter }) => parameter),
-    microBatch, rho, layers: full.step.layers,
+    parameters: names, microBatch, rho, layers: steps.full.layers,
     run: async (parameters, batch, threshold) => {
-      const names = full.step.layers.map(({ parameter }) => parameter);
+      const parts = cut(batch.size, microBatch, small);
       const sums = sumsOver(names);
       const losses = new Float32Array(batch.size);
-      const norms = new Float32Array(settings.mode === 'non-private' ? 0 : batch.size);
-      let current: Feeds = Object.fromEntries(parameters);
-      for (const { start, count, units } of cut(batch.size, microBatch, small)) {
-        const { session } = units === microBatch ? full : (remainder ??= await compile(units));
-        const { outputs, feeds } = await session.run({
-          ...current, ...batch.feeds(start, count, units),
-          [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
-          ...(settings.mode !== 'non-private' && { [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)) }),
-        });
-        current = Object.fromEntries([...parameters.keys()].map((name) => [name, feeds[name] ?? current[name]!]));
-        sums.add(outputs);
-        losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), start);
-        if (norms.length > 0) norms.set((outputs[stepNames.norms]!.data as Float32Array).subarray(0, count), start);
-      }
-      const back = new Map(Object.entries(current) as [string, FloatTensor][]);
+      const norms = new Float32Array(isPrivate ? batch.size : 0);
+      const added = parts.map(() => signal());
+      let next = 0;
+      const work = async (lane: Lane, own: Parameters): Promise<Parameters> => {
+        let held: Feeds = Object.fromEntries(own);
+        while (next < parts.length) {
+          const at = next++;
+          const { start, count, units } = parts[at]!;
+          const { outputs, feeds } = await (units === microBatch ? lane.full : lane.small).run({
+            ...held, ...batch.feeds(start, count, units),
+            [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
+            ...(isPrivate && { [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)) }),
+          });
+          held = Object.fromEntries(Object.keys(held).map((name) => [name, feeds[name] ?? held[name]!]));
+          await added[at - 1]?.done;
+          sums.add(outputs);
+          losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), start);
+          if (isPrivate) norms.set((outputs[stepNames.norms]!.data as Float32Array).subarray(0, count), start);
+          added[at]!.resolve();
+        }
+        return new Map(Object.entries(held) as [string, FloatTensor][]);
+      };
+      // Copies for the other lanes are taken before the first lane's buffers move away.
+      const copies = sessions.slice(1).map((lane) => ({ lane, own: copyOf(parameters) }));
+      const [back] = await Promise.all([
+        work(sessions[0]!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
+      ]);
       return { sums: sums.result(back), losses, norms, parameters: back };
     },
     release: async () => {
-      await full.session.release();
-      await remainder?.session.release();
+      await Promise.all(sessions.flatMap(({ full, small: rest }) => [full.release(), rest.release()]));
     },
   };
+}
+
+/** Sessions that take turns on one share of the cores. */
+interface Lane {
+  readonly full: Session;
+  /** For remainders. */
+  readonly small: Session;
+}
+
+const copyOf = (parameters: Parameters): Parameters =>
+  new Map([...parameters].map(([name, t]) => [name, { ...t, data: t.data.slice() }]));
+
+function signal(): { readonly done: Promise<void>; readonly resolve: () => void } {
+  let resolve: () => void = () => undefined;
+  const done = new Promise<void>((settle) => { resolve = settle; });
+  return { done, resolve };
 }
 
 /** Cuts `size` units into physical batches: full ones, then small ones for what is left. */
