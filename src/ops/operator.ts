@@ -12,6 +12,11 @@ export interface OperandContext {
   readonly constants: readonly (Tensor | undefined)[];
 }
 
+/** What a folding rule works with: the values of all the inputs. */
+export interface FoldContext extends Omit<OperandContext, 'constants'> {
+  readonly constants: readonly Tensor[];
+}
+
 export interface BatchContext extends OperandContext {
   /** Where each input carries the batch; undefined where it does not depend on it. */
   readonly batch: readonly (BatchAxis | undefined)[];
@@ -125,5 +130,7 @@ export interface Operator {
   /** Inputs that are statistics or settings and never trained, e.g. BatchNormalization's running mean. */
   readonly untrained?: readonly number[];
   /** Computes the outputs from constants; for the integer arithmetic of shapes. */
-  readonly fold?: (context: OperandContext & { readonly constants: readonly Tensor[] }) => readonly Tensor[] | undefined;
+  readonly fold?: (context: FoldContext) => readonly Tensor[] | undefined;
+  /** Whether `fold` looks at the types of the inputs only (Shape, Size), so that they need not be constant. */
+  readonly foldsTypes?: boolean;
 }

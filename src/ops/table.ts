@@ -1,13 +1,22 @@
 import { closest } from 'fastest-levenshtein';
 import { GhostgradError } from '../errors.ts';
 import { type Node, type OperatorSemantics, showNode } from '../graph/ir.ts';
+import { activations } from './activations.ts';
 import { convolution } from './convolution.ts';
+import { elementwise } from './elementwise.ts';
+import { gathering } from './gathering.ts';
 import { linear } from './linear.ts';
 import { normalization } from './normalization.ts';
 import type { Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
+import { reductions } from './reductions.ts';
+import { shape } from './shape.ts';
+import { slicing } from './slicing.ts';
 
-const families = { ...linear, ...convolution, ...pooling, ...normalization };
+const families = {
+  ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
+  ...linear, ...convolution, ...pooling, ...normalization,
+};
 
 /** The operators known: ONNX names, or `domain:Name` outside the standard set. */
 export type OperatorName = keyof typeof families;
@@ -39,8 +48,9 @@ export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator
 export const semantics: OperatorSemantics = {
   infer: (node, inputs, constants) => operatorOf(node).shape({ node, inputs, constants }).slice(0, node.outputs.length),
   fold: (node, inputs, constants) => {
+    const { fold: rule, foldsTypes } = operatorOf(node);
     const given = node.inputs.findLastIndex((v) => v !== '') + 1;
     const known = constants.slice(0, given).filter((t) => t !== undefined);
-    return known.length === given ? operatorOf(node).fold?.({ node, inputs, constants: known }) : undefined;
+    return known.length === given || foldsTypes === true ? rule?.({ node, inputs, constants: known }) : undefined;
   },
 };

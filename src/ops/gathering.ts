@@ -1,0 +1,304 @@
+import { GhostgradError } from '../errors.ts';
+import { type Node, int, intAttribute, showNode, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
+import { type Shape, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
+import { sameBatch } from './batch.ts';
+import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, transpose } from './builder.ts';
+import { pick } from './fold.ts';
+import { rowsAligned, rowsAndPositions } from './layout.ts';
+import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
+import type {
+  BatchContext, BatchResult, GradientContext, GradientRule, OperandContext, Operator, ParameterContext, ParameterUse,
+} from './operator.ts';
+import { axisAttribute, castTo, jointBatch, noGradientFlows, requiredIntegers } from './rules.ts';
+
+const sumInto = { reduction: string('add') };
+
+/** Entries start, start + step, …, `count` of them, along a constant list of indices. */
+interface Run {
+  readonly start: number;
+  readonly step: number;
+  readonly count: number;
+}
+
+/** Cuts a list of indices into runs of constant step, each as long as can be. */
+function runsOf(indices: readonly number[]): Run[] {
+  const runs: Run[] = [];
+  for (let i = 0; i < indices.length;) {
+    const start = indices[i]!;
+    const step = i + 1 < indices.length ? indices[i + 1]! - start : 1;
+    let count = 1;
+    while (i + count < indices.length && indices[i + count] === start + count * step) count++;
+    runs.push({ start, step, count });
+    i += count;
+  }
+  return runs;
+}
+
+/**
+ * The adjoint of picking entries `indices` (constant, not negative) along an axis of size `size`: each entry of g is
+ * added to where it came from. A few runs of neighbouring indices become padding; anything else is scattered.
+ */
+export function scatterAlong(b: GraphBuilder, g: Value, indices: readonly number[], axis: number, size: number): Value {
+  const shape = b.shape(g);
+  const along = (n: number): number[] => shape.map((_, i) => (i === axis ? n : 0));
+  const runs = runsOf(indices);
+  if (indices.length === 0) return filled(b, 0, shape.map((n, i) => (i === axis ? size : n)), b.type(g).dtype);
+  if (runs.length > 4 || runs.some(({ step }) => Math.abs(step) > 1)) {
+    return scatterByIndices(b, g, b.constant(int64(indices)), axis, size);
+  }
+  let end = 0;
+  const parts = runs.map(({ start, step, count }) => {
+    const from = end;
+    end += count;
+    const part = slice(b, g, [axis], [from], [end]);
+    const low = Math.min(start, start + step * (count - 1));
+    const placed = step === 0 ? reduceSum(b, part, [axis], true)
+      : step < 0 ? slice(b, part, [axis], [count - 1], [-count - 1], [-1]) : part;
+    return pad(b, placed, [...along(low), ...along(size - low - b.shape(placed)[axis]!)]);
+  });
+  return parts.length === 1 ? parts[0]! : b.op('Sum', parts);
+}
+
+/** The same for an integer tensor of any rank: g is [...outer, ...indices, ...inner], the result [...outer, size, ...inner]. */
+function scatterByIndices(b: GraphBuilder, g: Value, indices: Value, axis: number, size: number): Value {
+  const shape = b.shape(g);
+  const places = b.shape(indices).length;
+  const count = sizeOf(b.shape(indices));
+  const [outer, inner] = [shape.slice(0, axis), shape.slice(axis + places)];
+  const flat = reshape(b, g, [sizeOf(outer), count, sizeOf(inner)]);
+  const added = b.op('ScatterND', [
+    filled(b, 0, [size, sizeOf(outer), sizeOf(inner)], b.type(g).dtype),
+    reshape(b, castTo(b, indices, 'int64'), [count, 1]),
+    transpose(b, flat, [1, 0, 2]),
+  ], sumInto);
+  return reshape(b, transpose(b, added, [1, 0, 2]), [...outer, size, ...inner]);
+}
+
+function gatherShape(context: OperandContext): Shape {
+  const [x, indices] = [operand(context, 0), operand(context, 1)];
+  const axis = axisAttribute(context.node, x.shape.length, 0);
+  if (isFloat(indices.dtype)) throw badOperands(context, `indices ${showType(indices)}`, 'integers');
+  return [...x.shape.slice(0, axis), ...indices.shape, ...x.shape.slice(axis + 1)];
+}
+
+function gatherBatch({ node, inputs, batch }: BatchContext): BatchResult {
+  const [x, indices] = [inputs[0]?.shape ?? [], inputs[1]?.shape ?? []];
+  const axis = axisAttribute(node, x.length, 0);
+  const [data, picked] = batch;
+  if (data === undefined) return [picked && { ...picked, axis: picked.axis + axis }];
+  if (picked !== undefined) {
+    return violation(data.axis, 'looks values of each example up in every example', 'use GatherElements, or GatherND with batch_dims');
+  }
+  if (data.axis === axis) {
+    return violation(axis, `picks examples by their position (axis ${axis} carries the batch)`, 'gather along the features or time only');
+  }
+  return [{ ...data, axis: data.axis < axis ? data.axis : data.axis - 1 + indices.length }];
+}
+
+const gatherGradient: GradientRule = (context) => {
+  const { b, node, inputs } = context;
+  const shape = b.shape(inputs[0]!);
+  const axis = axisAttribute(node, shape.length, 0);
+  const size = shape[axis]!;
+  const dY = outputGradient(context);
+  const known = b.constantOf(inputs[1]!);
+  if (known === undefined) return [scatterByIndices(b, dY, inputs[1]!, axis, size), undefined];
+  const flat = reshape(b, dY, [...shape.slice(0, axis), known.data.length, ...shape.slice(axis + 1)]);
+  return [scatterAlong(b, flat, toNumbers(known).map((i) => (i < 0 ? i + size : i)), axis, size), undefined];
+};
+
+/** A table of which the examples pick rows. */
+function gatherUse(context: ParameterContext): ParameterUse {
+  const { b, node, index, inputs, inputBatch, outputBatch } = context;
+  if (index !== 0) throw new Error('indices are no parameters');
+  const table = b.shape(inputs[0]!);
+  const axis = axisAttribute(node, table.length, 0);
+  // Mod takes the sign of the divisor: indices from the back become indices from the front.
+  const places = b.op('Mod', [castTo(b, inputs[1]!, 'int64'), b.scalar(table[axis]!, 'int64')]);
+  const indices = rowsAndPositions(b, places, batchOf(context, inputBatch[1]), 0);
+  const dY = rowsAligned(b, outputGradient(context), batchOf(context, outputBatch[0]));
+  const [rows, T] = b.shape(indices) as [number, number];
+  const [outer, inner] = [sizeOf(table.slice(0, axis)), sizeOf(table.slice(axis + 1))];
+  if (axis === 0) return { kind: 'gather', indices, outputGradient: reshape(b, dY, [rows, T, inner]) };
+  const updates = reshape(b, dY, [rows, outer, T, inner]);
+  const spread = b.op('Expand', [reshape(b, indices, [rows, 1, T, 1]), b.ints([rows, outer, T, inner])]);
+  const perExample = b.op('ScatterElements',
+    [filled(b, 0, [rows, outer, table[axis]!, inner], b.type(dY).dtype), spread, updates], { axis: int(2), ...sumInto });
+  return { kind: 'opaque', perExample: reshape(b, perExample, [rows, ...table]) };
+}
+
+const gather: Operator = {
+  shape: (context) => [{ dtype: operand(context, 0).dtype, shape: gatherShape(context) }],
+  batch: gatherBatch,
+  gradient: gatherGradient,
+  parameter: gatherUse,
+  fold: (context) => {
+    const [x, indices] = [context.constants[0]!, context.constants[1]!];
+    const axis = axisAttribute(context.node, x.shape.length, 0);
+    const picked = toNumbers(indices);
+    const rank = indices.shape.length;
+    return [pick(x, gatherShape(context), (at) => {
+      const place = at.slice(axis, axis + rank).reduce((flat, n, i) => flat * indices.shape[i]! + n, 0);
+      const i = picked[place]!;
+      return [...at.slice(0, axis), i < 0 ? i + x.shape[axis]! : i, ...at.slice(axis + rank)];
+    })];
+  },
+};
+
+/** Operands of equal rank, all of which carry the batch in one place other than the axis looked along. */
+function elementsBatch(context: BatchContext): BatchResult {
+  const rank = context.inputs[0]?.shape.length ?? 0;
+  const joint = jointBatch(context, rank, false);
+  if (joint !== undefined && 'violation' in joint) return joint;
+  if (joint?.axis === axisAttribute(context.node, rank, 0)) {
+    return violation(joint.axis, `${context.node.op} moves values along axis ${joint.axis}, which carries the batch`, 'use an axis of features or time');
+  }
+  return [joint];
+}
+
+const zerosLike = (b: GraphBuilder, v: Value): Value => filled(b, 0, b.shape(v), b.type(v).dtype);
+const elementsAxis = ({ b, node, inputs }: GradientContext) => ({ axis: int(axisAttribute(node, b.shape(inputs[0]!).length, 0)) });
+
+const gatherElements: Operator = {
+  shape: (context) => {
+    const [x, indices] = [operand(context, 0), operand(context, 1)];
+    const axis = axisAttribute(context.node, x.shape.length, 0);
+    if (indices.shape.length !== x.shape.length || indices.shape.some((n, i) => i !== axis && n > x.shape[i]!)) {
+      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`, 'indices of the same rank, not larger than the data');
+    }
+    return [{ dtype: x.dtype, shape: indices.shape }];
+  },
+  batch: elementsBatch,
+  gradient: (context) => {
+    const { b, inputs } = context;
+    return [b.op('ScatterElements', [zerosLike(b, inputs[0]!), inputs[1]!, outputGradient(context)], { ...elementsAxis(context), ...sumInto })];
+  },
+};
+
+/** Gradients of writing `updates` into data: refused where values are combined by anything but addition. */
+const scatterGradient = (gatherOp: string, axis: (context: GradientContext) => Record<string, ReturnType<typeof int>>): GradientRule => (context) => {
+  const { b, node, inputs, needed } = context;
+  const dY = outputGradient(context);
+  const reduction = stringAttribute(node, 'reduction', 'none');
+  if (reduction !== 'none' && reduction !== 'add') {
+    throw new GhostgradError({
+      what: `${node.op} with reduction ${reduction} has no gradient`, where: showNode(node), found: `reduction ${reduction}`,
+      expected: 'none or add', fix: 'use another operator, or freeze what lies before the node',
+    });
+  }
+  const [indices, updates] = [inputs[1]!, inputs[2]!];
+  const overwritten = (): Value => b.op(node.op, [dY, indices, zerosLike(b, updates)], axis(context));
+  return [
+    needed[0] === true ? (reduction === 'add' ? dY : overwritten()) : undefined,
+    undefined,
+    needed[2] === true ? b.op(gatherOp, [dY, indices], axis(context)) : undefined,
+  ];
+};
+
+const scatterElements: Operator = {
+  shape: (context) => {
+    const [x, indices, updates] = [operand(context, 0), operand(context, 1), operand(context, 2)];
+    if (x.dtype !== updates.dtype || indices.shape.join() !== updates.shape.join() || indices.shape.length !== x.shape.length) {
+      throw badOperands(context, [x, indices, updates].map(showType).join(', '), 'updates of the shape of the indices, of the rank and type of the data');
+    }
+    return [x];
+  },
+  batch: elementsBatch,
+  gradient: scatterGradient('GatherElements', elementsAxis),
+};
+
+const depthOf = (indices: Shape): number => indices.at(-1) ?? 0;
+const batchDims = (node: Node): number => intAttribute(node, 'batch_dims', 0);
+
+function gatherNDBatch({ node, inputs, batch }: BatchContext): BatchResult {
+  const indices = inputs[1]?.shape ?? [];
+  const shared = batchDims(node);
+  const [data, picked] = batch;
+  const trailing = shared + depthOf(indices);
+  if (data !== undefined && picked === undefined && data.axis >= trailing) {
+    return [{ ...data, axis: indices.length - 1 + data.axis - trailing }];
+  }
+  if (data === undefined && picked !== undefined && picked.axis >= shared && picked.axis < indices.length - 1) return [picked];
+  // Along the first `shared` axes data and indices are looked at together.
+  if (data !== undefined && picked !== undefined && data.axis < shared && sameBatch(data, picked)) return [data];
+  return violation((data ?? picked)?.axis ?? 0, `${node.op} looks values up across examples`, 'make the batch one of the batch_dims, of the data and of the indices');
+}
+
+const gatherND: Operator = {
+  shape: (context) => {
+    const [x, indices] = [operand(context, 0), operand(context, 1)];
+    const trailing = batchDims(context.node) + depthOf(indices.shape);
+    if (indices.shape.length === 0 || trailing > x.shape.length) {
+      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`, 'places of at most the rank of the data');
+    }
+    return [{ dtype: x.dtype, shape: [...indices.shape.slice(0, -1), ...x.shape.slice(trailing)] }];
+  },
+  batch: gatherNDBatch,
+  gradient: (context) => {
+    const { b, node, inputs } = context;
+    const [x, indices] = [inputs[0]!, inputs[1]!];
+    return [b.op('ScatterND', [zerosLike(b, x), wholePlaces(b, indices, batchDims(node)), outputGradient(context)], sumInto)];
+  },
+};
+
+/** Places with the coordinates of the shared leading axes written out. */
+function wholePlaces(b: GraphBuilder, indices: Value, shared: number): Value {
+  const shape = b.shape(indices).slice(0, -1);
+  const columns = Array.from({ length: shared }, (_, axis) => {
+    const along = int64(Array.from({ length: shape[axis]! }, (_, i) => i), shape.map((n, i) => (i === axis ? n : 1)));
+    return reshape(b, b.op('Expand', [b.constant(along), b.ints(shape)]), [...shape, 1]);
+  });
+  return concat(b, [...columns, indices], shape.length);
+}
+
+const scatterND: Operator = {
+  shape: (context) => {
+    const [x, indices, updates] = [operand(context, 0), operand(context, 1), operand(context, 2)];
+    const wanted = [...indices.shape.slice(0, -1), ...x.shape.slice(depthOf(indices.shape))];
+    if (x.dtype !== updates.dtype || updates.shape.join() !== wanted.join()) {
+      throw badOperands(context, `updates ${showType(updates)}`, `${x.dtype}${showShape(wanted)}`);
+    }
+    return [x];
+  },
+  batch: (context): BatchResult => {
+    const { inputs, constants, batch } = context;
+    const [x, indices, updates] = [0, 1, 2].map((i) => inputs[i]?.shape ?? []) as [Shape, Shape, Shape];
+    const rank = Math.max(x.length, updates.length);
+    // Data and updates end in the same axes; only there is it known that no index names another example.
+    const joint = jointBatch(
+      { ...context, inputs: [inputs[0], inputs[2]], constants: [constants[0], constants[2]], batch: [batch[0], batch[2]] }, rank, false,
+    );
+    if (joint !== undefined && 'violation' in joint) return joint;
+    if (batch[1] !== undefined || (joint !== undefined && joint.axis < rank - x.length + depthOf(indices))) {
+      return violation((batch[1] ?? joint)?.axis ?? 0, 'writes to places of the batch that the indices name',
+        'scatter within each example: put the batch behind the axes that are indexed');
+    }
+    return [joint && { ...joint, axis: joint.axis - rank + x.length }];
+  },
+  gradient: scatterGradient('GatherND', () => ({})),
+};
+
+const oneHotAxis = (node: Node, rank: number): number => {
+  const axis = intAttribute(node, 'axis', -1);
+  return axis < 0 ? axis + rank + 1 : axis;
+};
+
+const oneHot: Operator = {
+  shape: (context) => {
+    const [indices, values] = [operand(context, 0), operand(context, 2)];
+    const axis = oneHotAxis(context.node, indices.shape.length);
+    return [{ dtype: values.dtype, shape: [...indices.shape.slice(0, axis), requiredIntegers(context, 1)[0] ?? 0, ...indices.shape.slice(axis)] }];
+  },
+  batch: ({ node, inputs, batch }) => {
+    const [at, , values] = batch;
+    if (values !== undefined) return violation(values.axis, 'writes values of the examples to every example', 'use constant values');
+    return [at && { ...at, axis: at.axis + (oneHotAxis(node, inputs[0]?.shape.length ?? 0) <= at.axis ? 1 : 0) }];
+  },
+  gradient: noGradientFlows,
+};
+
+/** Looking values up by integers, and writing them there. */
+export const gathering = {
+  Gather: gather, GatherElements: gatherElements, GatherND: gatherND,
+  ScatterElements: scatterElements, ScatterND: scatterND, OneHot: oneHot,
+} satisfies Record<string, Operator>;
