@@ -9,14 +9,17 @@ type Path = readonly PropertyKey[];
  * `value` as `schema` reads it, defaults filled in.
  *
  * @param where what the value is, e.g. `model cnn-tanh`; the path of the fault is appended
+ * @param fixOf the advice to give for a fault at a path such as `training.batchSize`; default: none
  * @throws GhostgradError for the first fault; an unknown key is refused with the nearest valid one
  */
-export function parseWith<S extends z.core.$ZodType>(schema: S, value: unknown, where: string): z.output<S> {
+export function parseWith<S extends z.core.$ZodType>(
+  schema: S, value: unknown, where: string, fixOf: (path: string) => string | undefined = () => undefined,
+): z.output<S> {
   const result = z.safeParse(schema, value);
   if (result.success) return result.data;
   const issues = result.error.issues.map((issue) => deepest(issue));
   // An unknown key is often the misspelling of one reported as missing: name it first.
-  throw explain(issues.find((i) => i.code === 'unrecognized_keys') ?? issues[0]!, schema, value, where);
+  throw explain(issues.find((i) => i.code === 'unrecognized_keys') ?? issues[0]!, schema, value, where, fixOf);
 }
 
 /** Of a union's alternatives, the fault of the one that fits best: the one that gets furthest into the value. */
@@ -31,7 +34,9 @@ function deepest(issue: Issue, prefix: Path = []): Issue {
   return inner.reduce<Issue>((best, i) => (i !== undefined && depth(i) > depth(best) ? i : best), here);
 }
 
-function explain(issue: Issue, schema: z.core.$ZodType, value: unknown, where: string): GhostgradError {
+function explain(
+  issue: Issue, schema: z.core.$ZodType, value: unknown, where: string, fixOf: (path: string) => string | undefined,
+): GhostgradError {
   const path = issue.path.map(String).join('.');
   const at = path === '' ? where : `${where}: ${path}`;
   if (issue.code === 'unrecognized_keys') {
@@ -43,6 +48,7 @@ function explain(issue: Issue, schema: z.core.$ZodType, value: unknown, where: s
     where: at,
     found: found === undefined ? undefined : showValue(found),
     expected: expectation(issue),
+    fix: fixOf(path),
   });
 }
 

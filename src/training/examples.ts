@@ -1,0 +1,82 @@
+import {
+  type AnyColumn, type ColumnType, type Dataset, batchOf, datasetOf, validateDataset, withLabels,
+} from '../data/index.ts';
+import { GhostgradError } from '../errors.ts';
+import type { Graph } from '../graph/ir.ts';
+import type { Feeds } from '../runtime/engine.ts';
+import { type Task, atBatchSize } from './compile.ts';
+import { labelsInput } from './loss.ts';
+import type { BatchSource } from './step.ts';
+
+/**
+ * The task of training `model` on data like `dataset`: shapes that the model leaves open are the data's.
+ *
+ * @throws GhostgradError when data and model have different inputs
+ */
+export function taskFor(task: Omit<Task, 'exampleShapes'>, dataset: Dataset): Task {
+  const columns = inputColumns(task.model, dataset, task.loss);
+  return { ...task, exampleShapes: Object.fromEntries([...columns].map(([name, { shape }]) => [name, shape])) };
+}
+
+/**
+ * The dataset in the form that a task takes it: features by the names of the model's inputs, labels of the loss's type.
+ * Reads all of the data once, outside ε.
+ *
+ * @throws GhostgradError for another shape or element type than the model's, a number that is not finite, a label that
+ * is no class; the message names the place, never a value
+ */
+export function fittedTo(task: Task, dataset: Dataset): Dataset {
+  const columns = inputColumns(task.model, dataset, task.loss);
+  for (const { name, dtype, shape } of task.model.inputs) {
+    const column = columns.get(name);
+    if (column === undefined) continue;
+    if (column.dtype !== dtype) {
+      throw new GhostgradError({
+        what: 'the data has another element type than the model takes', where: `feature "${name}" of ${dataset.name}`, found: column.dtype,
+        expected: dtype, fix: 'convert the data, or export the model with an input of its type',
+      });
+    }
+    validateDataset(datasetOf({ ...dataset, features: new Map([[name, column]]) }), shape === null ? {} : { inputShape: shape.slice(1) });
+  }
+  const renamed = datasetOf({ ...dataset, features: columns });
+  const { graph, labels } = atBatchSize(task, 2);
+  if (labels === undefined) return renamed;
+  const fitted = withLabels(renamed, labels.dtype as ColumnType, labels.shape.slice(1));
+  if (task.loss === 'cross-entropy') validateDataset(fitted, { classes: graph.types.get(logitsOf(task))?.shape[1] });
+  return fitted;
+}
+
+/** The output that a loss is taken of. */
+export const logitsOf = ({ model, output }: Pick<Task, 'model' | 'output'>): string => output ?? model.outputs[0]?.name ?? '';
+
+/**
+ * The column that each of the model's inputs takes: the only one the only one, else by name. A model whose output is
+ * its loss may take the labels as an input of its own: the one that no feature is named after.
+ */
+function inputColumns(model: Graph, { features, labels, name }: Dataset, loss: Task['loss']): ReadonlyMap<string, AnyColumn> {
+  const inputs = model.inputs.map((input) => input.name);
+  const [onlyInput, ...otherInputs] = inputs;
+  const [onlyFeature, ...otherFeatures] = features.values();
+  if (onlyInput !== undefined && onlyFeature !== undefined && otherInputs.length + otherFeatures.length === 0) {
+    return new Map([[onlyInput, onlyFeature]]);
+  }
+  const columns = new Map([...features].filter(([feature]) => inputs.includes(feature)));
+  const [left, ...more] = inputs.filter((input) => !columns.has(input));
+  if (left !== undefined && more.length === 0 && loss.startsWith('output:')) columns.set(left, labels);
+  if (columns.size === inputs.length && inputs.length > 0) return columns;
+  throw new GhostgradError({
+    what: 'the data lacks inputs of the model', where: name, found: `features ${[...features.keys()].join(', ')}`,
+    expected: `features ${inputs.join(', ')}`, fix: 'name the features of the data after the inputs of the model',
+  });
+}
+
+/** The rows `indices` of a dataset (fitted to its task), for the step to take in parts. */
+export function batchSource(dataset: Dataset, indices: Uint32Array): BatchSource {
+  return { size: indices.length, feeds: (start, count, units) => feedsOf(dataset, indices.subarray(start, start + count), units) };
+}
+
+/** Inputs and labels of some rows, padded with zeros to `rows` rows. */
+export function feedsOf(dataset: Dataset, indices: Uint32Array, rows: number): Feeds {
+  const { features, labels } = batchOf(dataset, indices, rows);
+  return { ...Object.fromEntries(features), [labelsInput]: labels };
+}

@@ -1,0 +1,62 @@
+import type { Dataset } from '../data/index.ts';
+import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
+import { type PrivacyPlan, clippedSum, privatise } from '../privacy/index.ts';
+import { type Ledger, digestOf } from '../privacy/ledger.ts';
+import { poissonSample } from '../random/poisson.ts';
+import { ratchet } from '../random/ratchet.ts';
+import { batchSource } from './examples.ts';
+import type { Parameters, StepProgram, StepResult } from './step.ts';
+
+/** The gradient of one logical step, and what was seen in computing it. */
+export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' | 'norms'> {
+  readonly gradient: UsableGradient;
+}
+
+/** Draws a batch, computes the step and returns what an optimizer may follow, again and again. */
+export interface GradientSource {
+  next(parameters: Parameters): Promise<GradientStep>;
+  /** Erases the key that further steps would come from. */
+  close(): void;
+}
+
+/**
+ * The private gradient: the plan's draw, the clipped sum, the plan's noise, once. A step is charged to the ledger, and
+ * the charge is durable, before its gradient is handed out.
+ */
+export function privateGradients(
+  { plan, program, data, ledger }: {
+    readonly plan: PrivacyPlan; readonly program: StepProgram; readonly data: Dataset; readonly ledger?: Ledger | undefined;
+  },
+): GradientSource {
+  const keys = plan.startRatchet();
+  return {
+    next: async (current) => {
+      const stepKeys = keys.advance();
+      const rows = plan.draw(stepKeys, data.size);
+      const { sums, ...seen } = await program.run(current, batchSource(data, rows), plan.clippingNorm);
+      const gradient = privatise(clippedSum(sums, plan.groups, program.rho), plan, stepKeys);
+      await ledger?.charge(gradient.step, plan.event, digestOf(gradient));
+      return { ...seen, gradient };
+    },
+    close: () => keys.erase(),
+  };
+}
+
+/** The plain mean gradient of Poisson draws, for runs whose recipe says `privacy: none`. */
+export function plainGradients(
+  { sampleRate, batchSize, seed, program, data }: {
+    readonly sampleRate: number; readonly batchSize: number; readonly seed?: number | string | undefined;
+    readonly program: StepProgram; readonly data: Dataset;
+  },
+): GradientSource {
+  const keys = ratchet(seed);
+  return {
+    next: async (current) => {
+      const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
+      const { sums, ...seen } = await program.run(current, batchSource(data, rows), Infinity);
+      const means = new Map([...sums].map(([name, sum]) => [name, Float32Array.from(sum, (x) => x / batchSize)]));
+      return { ...seen, gradient: plainGradient(means) };
+    },
+    close: () => keys.erase(),
+  };
+}

@@ -1,0 +1,82 @@
+import { closeSync, openSync, writeSync } from 'node:fs';
+import { join } from 'node:path';
+import { GhostgradError } from '../errors.ts';
+import { eventFileHeader, scalarsRecord } from './tensorboard.ts';
+
+/** Numbers of a step that may be shown to anyone: public, or covered by ε. */
+export interface PublicMetrics {
+  /** Steps taken. */
+  readonly step: number;
+  /** ε spent by them; null in a run without privacy. */
+  readonly epsilon: number | null;
+  readonly learningRate: number;
+  /** Expected examples in a second: the expected batch size over the time since the last step. */
+  readonly examplesPerSecond: number;
+}
+
+/** Numbers of a step that were computed from private data without noise. */
+export interface UncoveredMetrics {
+  /** Examples drawn. */
+  readonly drawn: number;
+  /** Mean loss of the examples drawn, before the step's update; null when none was drawn. */
+  readonly loss: number | null;
+  /** Median norm of their gradients; null without privacy or when none was drawn. */
+  readonly medianNorm: number | null;
+  /** Fraction of them whose gradient was above the clipping norm; null likewise. */
+  readonly clipFraction: number | null;
+}
+
+/** Files that grow by a line for each step. */
+export interface MetricsLog {
+  write(metrics: PublicMetrics, uncovered: UncoveredMetrics): void;
+  close(): void;
+}
+
+/**
+ * The logs of a run folder: `metrics.jsonl` and TensorBoard's events for what may be shown, `private/metrics.jsonl`
+ * for what may not.
+ */
+export function metricsLog(folder: string, now: () => number = () => Date.now() / 1000): MetricsLog {
+  const started = now();
+  const files = {
+    shown: openLog(join(folder, 'metrics.jsonl'), 0o644),
+    events: openLog(join(folder, `events.out.tfevents.${Math.floor(started)}.ghostgrad`), 0o644),
+    uncovered: openLog(join(folder, 'private', 'metrics.jsonl'), 0o600),
+  };
+  files.events.append(eventFileHeader(started));
+  return {
+    write: (metrics, uncovered) => {
+      const { step, epsilon, learningRate } = metrics;
+      // Coarse: the time of a step tells of the number drawn.
+      const examplesPerSecond = Number(metrics.examplesPerSecond.toPrecision(2));
+      files.shown.append(line({ step, epsilon, learningRate, examplesPerSecond }));
+      files.events.append(scalarsRecord(now(), step, {
+        ...(epsilon !== null && { 'privacy/epsilon': epsilon }), 'training/learning_rate': learningRate, 'speed/examples_per_second': examplesPerSecond,
+      }));
+      files.uncovered.append(line({ step, ...uncovered }));
+    },
+    close: () => Object.values(files).forEach((file) => file.close()),
+  };
+}
+
+const line = (record: object): Uint8Array => Buffer.from(`${JSON.stringify(record)}\n`);
+
+function openLog(path: string, mode: number): { readonly append: (bytes: Uint8Array) => void; readonly close: () => void } {
+  const attempt = <T>(operation: () => T): T => {
+    try {
+      return operation();
+    } catch (cause) {
+      throw new GhostgradError({
+        what: 'metrics cannot be written', where: path, found: cause instanceof Error ? cause.message : String(cause),
+        fix: 'free some space, or choose another output folder',
+      }, { cause });
+    }
+  };
+  const file = attempt(() => openSync(path, 'wx', mode));
+  return {
+    append: (bytes) => attempt(() => {
+      for (let at = 0; at < bytes.length;) at += writeSync(file, bytes, at);
+    }),
+    close: () => closeSync(file),
+  };
+}

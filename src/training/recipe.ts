@@ -1,0 +1,219 @@
+import { z } from 'zod';
+import { clipFunctionNames } from '../clipping/clip-functions.ts';
+import { type Mode, modes } from '../clipping/plan.ts';
+import type { DataSpec } from '../data/index.ts';
+import { GhostgradError } from '../errors.ts';
+import { type ModelSpec, isModelName, modelNames } from '../models/index.ts';
+import {
+  type OptimizerSpec, type ScheduleName, type ScheduleOptions, buildOptimizer, buildSchedule,
+} from '../optimizers/index.ts';
+import { parseWith } from '../parse.ts';
+import { showValue, unknownName } from '../suggest.ts';
+import { type LossName, lossNames } from './loss.ts';
+
+/** A model: a builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
+export type ModelReference = ModelSpec | string | { readonly path: string; readonly output?: string };
+
+type Mapping = Readonly<Record<string, unknown>>;
+const isMapping = (value: unknown): value is Mapping => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+const text = z.string().min(1);
+const count = z.number().int().positive();
+const named = <T>(expected: string) => z.custom<T>((value) => isMapping(value) && typeof value['name'] === 'string', expected);
+const source = z.custom<DataSpec>(
+  (value) => (typeof value === 'string' && value !== '') || isMapping(value), 'a named set, a path, or a mapping',
+);
+
+const privacySchema = z.strictObject({
+  epsilon: z.number().positive().optional(),
+  noiseMultiplier: z.number().positive().optional(),
+  delta: z.number().gt(0).lt(1),
+  accountant: z.enum(['auto', 'rdp', 'exact-gaussian']).default('auto'),
+  sampling: z.enum(['poisson', 'full-batch']).default('poisson'),
+  neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']).default('add-remove'),
+  noise: z.enum(['float']).default('float'),
+  unit: z.enum(['example']).default('example'),
+});
+
+const clippingSchema = z.strictObject({
+  style: z.enum(['flat']).default('flat'),
+  groups: z.strictObject({}).default({}),
+  norm: z.number().positive().default(1),
+  function: z.enum(clipFunctionNames).default('abadi'),
+  gamma: z.number().positive().default(0.01),
+  threshold: z.enum(['fixed']).default('fixed'),
+  allocation: z.enum(['global']).default('global'),
+});
+
+const trainingSchema = z.strictObject({
+  batchSize: z.number().positive().optional(),
+  epochs: z.number().positive().optional(),
+  steps: count.optional(),
+  optimizer: named<OptimizerSpec>('a mapping with the name of an optimizer').prefault({ name: 'adam', learningRate: 1e-3 }),
+  schedule: z.union([text, named<ScheduleOptions>('a mapping with the name of a schedule')]).default('constant'),
+  seed: z.union([z.number().int(), text]).optional(),
+});
+
+const performanceSchema = z.strictObject({
+  mode: z.enum(modes).default('book-keeping'),
+  optimizeFor: z.enum(['time']).default('time'),
+  memoryMiB: z.enum(['auto']).default('auto'),
+  microBatch: z.union([z.literal('auto'), count]).default('auto'),
+  threads: z.union([z.literal('auto'), count]).default('auto'),
+});
+
+const recipeSchema = z.strictObject({
+  model: z.custom<ModelReference>(
+    (value) => (typeof value === 'string' && value !== '') || (isMapping(value) && ('name' in value || 'path' in value)),
+    "a builder's name, a mapping with name or path, or a path to an .onnx file",
+  ),
+  data: z.strictObject({ train: source, test: source.optional(), size: count.optional() }),
+  loss: z.custom<LossName>(isLoss, [...lossNames, 'output:<name>'].join(', ')).default('cross-entropy'),
+  trainable: z.union([z.literal('all'), z.array(text).min(1)]).default('all'),
+  privacy: z.union([z.literal('none'), privacySchema]),
+  clipping: clippingSchema.prefault({}),
+  training: trainingSchema,
+  performance: performanceSchema.prefault({}),
+  output: text.optional(),
+});
+
+/** A recipe as a user writes it; what is left out has a default. */
+export type RecipeInput = Omit<z.input<typeof recipeSchema>, 'training'> & {
+  readonly training: Omit<z.input<typeof trainingSchema>, 'schedule' | 'optimizer'> & {
+    /** Default: Adam at a learning rate of 0.001. */
+    readonly optimizer?: OptimizerSpec;
+    readonly schedule?: ScheduleName | ScheduleOptions;
+  };
+};
+
+/** A complete recipe: every option has a value that was checked, apart from what only the data can tell. */
+export type Recipe = z.output<typeof recipeSchema>;
+
+/** The privacy options of a recipe that has any. */
+export type PrivacyRecipe = z.output<typeof privacySchema>;
+
+/**
+ * The recipe with all defaults filled in.
+ *
+ * @param file what messages call it, e.g. its path
+ * @throws GhostgradError for an unknown key (with the nearest valid one), a value out of range, options that exclude
+ * each other, and, by name, for what is planned but not there yet
+ */
+export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
+  if (!isMapping(raw)) {
+    throw new GhostgradError({ what: 'a recipe is a mapping', where: file, found: showValue(raw), expected: 'keys model, data, privacy, training, …' });
+  }
+  refuseLater(raw, file);
+  const recipe = parseWith(recipeSchema, raw, file, fixOf);
+  const { optimizer, schedule } = recipe.training;
+  checkModel(recipe.model, file);
+  checkLength(recipe, file);
+  if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
+  buildSchedule(schedule as ScheduleName, 100);
+  return {
+    ...recipe,
+    training: { ...recipe.training, optimizer: { ...optimizer, ...buildOptimizer(optimizer).options } },
+    // Without clipping there are no norms to compute.
+    performance: { ...recipe.performance, mode: recipe.privacy === 'none' ? 'non-private' : recipe.performance.mode },
+  };
+}
+
+function isLoss(value: unknown): boolean {
+  return typeof value === 'string' && (lossNames.includes(value) || /^output:.+/.test(value));
+}
+
+function checkModel(model: ModelReference, file: string): void {
+  const where = `${file}: model`;
+  if (typeof model === 'string') {
+    if (isModelName(model) || isModelFile(model)) return;
+    const { parts } = unknownName('model', model, modelNames, where);
+    throw new GhostgradError({ ...parts, expected: `${parts.expected}, or a path to an .onnx file` });
+  }
+  if ('path' in model) parseWith(z.strictObject({ path: text, output: text.optional() }), model, where);
+}
+
+/** Whether a model's text is a path and not the name of a builder. */
+export const isModelFile = (model: string): boolean => model.toLowerCase().endsWith('.onnx');
+
+function checkLength({ training, privacy }: Recipe, file: string): void {
+  const { epochs, steps, batchSize } = training;
+  if ((epochs === undefined) === (steps === undefined)) {
+    throw new GhostgradError({
+      what: epochs === undefined ? 'neither epochs nor steps is given' : 'epochs and steps are both given', where: `${file}: training`,
+      expected: 'one of them', fix: epochs === undefined ? 'e.g. epochs: 10' : 'remove one',
+    });
+  }
+  if (batchSize === undefined && (privacy === 'none' || privacy.sampling !== 'full-batch')) {
+    throw new GhostgradError({
+      what: 'missing option', where: `${file}: training.batchSize`, expected: 'the expected number of examples in a step', fix: fixOf('training.batchSize'),
+    });
+  }
+}
+
+function checkPrivacy({ epsilon, noiseMultiplier }: PrivacyRecipe, mode: Mode, file: string): void {
+  if (mode === 'non-private') {
+    throw new GhostgradError({
+      what: 'mode non-private in a private run', where: `${file}: performance.mode`, expected: 'a mode that clips: performance cannot change privacy',
+      fix: 'remove it, or say privacy: none',
+    });
+  }
+  if ((epsilon === undefined) !== (noiseMultiplier === undefined)) return;
+  throw new GhostgradError(epsilon === undefined
+    ? { what: 'neither epsilon nor noiseMultiplier is given', where: `${file}: privacy`, expected: 'one of them', fix: 'e.g. epsilon: 3' }
+    : {
+      what: 'epsilon and noiseMultiplier are both given', where: `${file}: privacy`,
+      found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`, expected: 'one of them; the other follows', fix: 'remove one',
+    });
+}
+
+const examples: Readonly<Record<string, string>> = {
+  model: 'model: cnn-tanh',
+  data: 'data: { train: mnist:train, test: mnist:test }',
+  'data.train': 'train: mnist:train',
+  privacy: 'privacy: { epsilon: 3, delta: 1e-5 }, or privacy: none for training without privacy',
+  'privacy.epsilon': 'epsilon: 3; values from 1 to 8 are common',
+  'privacy.delta': 'delta: 1e-5; choose it well below 1 / (number of examples)',
+  'privacy.noiseMultiplier': 'noiseMultiplier: 1.1; to train without privacy, say privacy: none',
+  'clipping.norm': 'norm: 1',
+  training: 'training: { batchSize: 512, epochs: 10 }',
+  'training.batchSize': 'batchSize: 512',
+  'training.epochs': 'epochs: 10',
+  'training.optimizer': 'optimizer: { name: sgd, learningRate: 0.5, momentum: 0.9 }',
+};
+
+function fixOf(path: string): string | undefined {
+  const example = examples[path];
+  return example === undefined ? undefined : `e.g. ${example}`;
+}
+
+const is = (...values: readonly string[]) => (value: unknown): boolean => values.some((v) => v === value);
+
+/** What the recipe's language has words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
+const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
+  ['head', () => true, 'a model that has its head'],
+  ['loss', is('causal-lm'), lossNames.join(', ')],
+  ['trainable', (value) => is('head', 'bias')(value) || isMapping(value), 'all, or patterns of parameter names'],
+  ['privacy.epsilon', Array.isArray, 'one number'],
+  ['privacy.accountant', is('pld', 'gdp'), 'auto, rdp or exact-gaussian'],
+  ['privacy.sampling', is('truncated-poisson', 'without-replacement'), 'poisson or full-batch'],
+  ['privacy.noise', is('discrete'), 'float'],
+  ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
+  ['clipping.style', is('per-layer', 'per-parameter', 'per-block', 'per-device', 'groups'), 'flat'],
+  ['clipping.groups', (value) => isMapping(value) && Object.keys(value).length > 0, 'no groups (flat clipping)'],
+  ['clipping.function', is('normalize', 'global', 'psac'), clipFunctionNames.join(' or ')],
+  ['clipping.threshold', isMapping, 'fixed'],
+  ['clipping.allocation', is('equal-budget', 'weighted', 'minimal'), 'global'],
+  ['performance.mode', is('per-layer'), modes.join(', ')],
+  ['performance.optimizeFor', is('memory'), 'time'],
+  ['performance.memoryMiB', (value) => typeof value === 'number', 'auto'],
+];
+
+function refuseLater(raw: Mapping, file: string): void {
+  for (const [path, isLater, instead] of later) {
+    const value = path.split('.').reduce<unknown>((v, key) => (isMapping(v) && Object.hasOwn(v, key) ? v[key] : undefined), raw);
+    if (value === undefined || !isLater(value)) continue;
+    throw new GhostgradError({
+      what: 'not available yet', where: `${file}: ${path}`, found: showValue(value), expected: instead, fix: 'a later version will take it',
+    });
+  }
+}
