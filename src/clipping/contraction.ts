@@ -90,13 +90,15 @@ type Use<K extends ParameterUse['kind']> = Extract<ParameterUse, { kind: K }>;
  * Squared length of each unit's part of x, [U], summed in two stages: a single sum of millions of squares in float32
  * would be wrong in the fourth digit, and its bound useless.
  */
-function squares({ b, units }: Context, x: Value): Value {
+export function squaredLength(b: GraphBuilder, x: Value, units: number): Value {
   const [outer, inner] = stages(b.shape(x), units);
   if (outer === 1) return reduceSumSquare(b, reshape(b, x, [units, inner]), [1]);
   return reduceSum(b, reduceSumSquare(b, reshape(b, x, [units, outer, inner]), [2]), [1]);
 }
 
-/** How {@link squares} splits a unit's elements: the axes are cut where both parts are most alike. */
+const squares = ({ b, units }: Context, x: Value): Value => squaredLength(b, x, units);
+
+/** How {@link squaredLength} splits a unit's elements: the axes are cut where both parts are most alike. */
 function stages(shape: Shape, units: number): [number, number] {
   const total = sizeOf(shape) / units;
   if (total <= 1024) return [1, total];
@@ -105,7 +107,7 @@ function stages(shape: Shape, units: number): [number, number] {
   return [total / inner, inner];
 }
 
-/** Relative error of {@link squares}. */
+/** Relative error of {@link squaredLength}. */
 const squaresError = (c: Context, x: Value): number => {
   const [outer, inner] = stages(c.b.shape(x), c.units);
   return gamma(outer + inner + 2);

@@ -5,7 +5,7 @@ import { type GraphBuilder, type Value, concat, graphBuilder, reshape } from '..
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import { type Contraction, type NormParts, type Weights, contractionOf } from './contraction.ts';
+import { type Contraction, type NormParts, type Weights, contractionOf, squaredLength } from './contraction.ts';
 import { type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
 import { type LayerPlan, type Mode, isTwoPass, planLayer } from './plan.ts';
 
@@ -81,7 +81,9 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const threshold = b.input(stepNames.threshold, { dtype: 'float32', shape: [] });
   const parts = first.map((layer) => normOf(layer));
   const norm = safeNorm(b, parts, units, options.rho);
-  const clipped = clipWeights(b, norm, unitMask(b, rowMask, units), threshold, options.clipping);
+  const present = [unitMask(b, rowMask, units), ...ordinaryData(b, source, rowMask, units)];
+  const mask = present.reduce((all, some) => b.op('And', [all, some]));
+  const clipped = clipWeights(b, norm, mask, threshold, options.clipping);
   const summed = isTwoPass(options.mode) ? pass(weighSeed(b, seed, clipped.weights)) : first;
   // In the second pass the weights are in the seeds; what is left to do is to select.
   const weights = isTwoPass(options.mode) ? { valid: clipped.valid } : clipped;
@@ -91,6 +93,16 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
   }
   return finish(b, first, units, rows, outputs);
+}
+
+/**
+ * Units whose inputs and loss are ordinary numbers, [U] each: an operator such as MaxPool may swallow a NaN of the
+ * input, and the gradient would not show it.
+ */
+function ordinaryData(b: GraphBuilder, source: StepSource, rowMask: Value, units: number): Value[] {
+  const data = source.graph.inputs.filter(({ name, dtype }) => dtype === 'float32' && source.batch.has(name));
+  return [...data.map(({ name }) => name), unitLosses(b, source.loss, rowMask, units)].map((value) =>
+    b.op('Less', [squaredLength(b, value, units), b.scalar(Infinity)]));
 }
 
 interface Layer extends StepLayer {
