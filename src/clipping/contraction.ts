@@ -239,6 +239,25 @@ function scaled(b: GraphBuilder, alpha: number, { squared, error, allowance }: N
   };
 }
 
+/** T as a product of two factors as alike as can be; [T] where it has none. */
+function split(T: number): number[] {
+  for (let factor = Math.floor(Math.sqrt(T)); factor > 1; factor--) if (T % factor === 0) return [T / factor, factor];
+  return [T];
+}
+
+/** Sums a unit's elements, laid out as `factors`, one factor at a time: as many roundings as the factors' sum. */
+function stagedSum(b: GraphBuilder, x: Value, units: number, factors: readonly number[]): Value {
+  const summed = factors.filter((factor) => factor > 1).reduceRight((value, factor) => {
+    const rest = sizeOf(b.shape(value)) / (units * factor);
+    return reduceSum(b, reshape(b, value, [units, rest, factor]), [2]);
+  }, x);
+  return reshape(b, summed, [units]);
+}
+
+/** γ of a ghost norm whose Gram entries took `depth` roundings each. */
+export const gramBound = ({ T, groups }: Pick<ContractionSize, 'T' | 'groups'>, depth: number): number =>
+  gamma(depth + 2 * split(T).reduce((sum, factor) => sum + factor, 0) + groups + 16);
+
 interface Grams {
   /** [U·groups, T, T] */
   readonly gramA: Value;
@@ -257,8 +276,8 @@ interface Grams {
 function gramNorm(c: Context, { gramA, gramB, groups, depth, rawSquares }: Grams): NormParts {
   const { b, units } = c;
   const T = b.shape(gramA)[1]!;
-  const bound = gamma(depth + 2 * T + 16);
-  const squared = reduceSum(b, reshape(b, reduceSum(b, mul(b, gramA, gramB), [2]), [units, groups * T]), [1]);
+  const bound = gramBound({ T, groups }, depth);
+  const squared = stagedSum(b, mul(b, gramA, gramB), units, [groups, ...split(T), ...split(T)]);
   // What products may have lost by underflow counts as if the diagonal were this much larger.
   const floor = (depth * smallestNormal) / bound;
   const diagonal = (gram: Value) => b.op('Add', [

@@ -1,5 +1,4 @@
-import type { ContractionSize } from './contraction.ts';
-import { gamma } from './rounding.ts';
+import { type ContractionSize, gramBound } from './contraction.ts';
 
 /** How a step gets norms and clipped sums. */
 export type Mode =
@@ -70,14 +69,15 @@ export const isTwoPass = (mode: Mode): boolean =>
 export const ghostTakesLessSpace = ({ T, d, p, groups }: ContractionSize): boolean => 2 * T * T * groups <= (p * d) / groups;
 
 /**
- * Whether the rounding allowance of the ghost norm could shrink ordinary gradients: for positions whose gradients
- * do not align, the allowance is about γ·T of the squared norm.
+ * Whether the rounding allowance of the ghost norm could shrink ordinary gradients noticeably: for positions whose
+ * gradients do not align, the allowance is about γ·T of the squared norm. The line is drawn at 1 % of the norm.
  */
-export const allowanceBites = ({ T, p, groups, d, gramDepth }: ContractionSize, rho: number): boolean =>
-  T > 1 && gamma((gramDepth + p) / groups + d / gramDepth + 2 * T + 16) * T > 20 * rho;
+export function allowanceBites({ T, p, groups, d, gramDepth }: ContractionSize): boolean {
+  return T > 1 && gramBound({ T, groups }, (gramDepth + p) / groups + d / gramDepth) * T > 0.02;
+}
 
 /** Chooses norm and sum for one parameter's use. */
-export function planLayer(mode: Mode, offers: Offers, rho: number): LayerPlan {
+export function planLayer(mode: Mode, offers: Offers): LayerPlan {
   const { size } = offers;
   const costs = costsOf(size);
   const cheaperSum: SumMethod = offers.product && costs.product <= costs.instantiate + costs.weighted ? 'product' : 'weighted';
@@ -86,17 +86,17 @@ export function planLayer(mode: Mode, offers: Offers, rho: number): LayerPlan {
   if (mode === 'instantiate') return layer('instantiate', 'weighted', 'the mode instantiates every gradient');
   if (mode === 'fast-gradient-clipping') return layer('instantiate', cheaperSum, 'the mode instantiates every gradient');
   if (!offers.ghost) return layer('instantiate', isTwoPass(mode) ? cheaperSum : 'weighted', 'its per-example gradient is small or has no ghost norm');
+  if (allowanceBites(size)) {
+    return layer('instantiate', isTwoPass(mode) ? cheaperSum : 'weighted', 'the rounding allowance of a ghost norm would bite');
+  }
   if (mode === 'ghost') return layer('ghost', cheaperSum, 'the mode takes ghost norms everywhere');
-  const bites = allowanceBites(size, rho);
   if (mode === 'mixed-ghost') {
-    if (bites) return layer('instantiate', cheaperSum, 'the rounding allowance of a ghost norm would bite');
     return ghostTakesLessSpace(size)
       ? layer('ghost', cheaperSum, '2T² ≤ p·d: a ghost norm takes less space')
       : layer('instantiate', cheaperSum, '2T² > p·d: an instantiated gradient takes less space');
   }
   const ghostTime = costs.ghost + (offers.product ? costs.product : costs.instantiate + costs.weighted);
   const instantiateTime = costs.instantiate + costs.weighted;
-  if (bites) return layer('instantiate', 'weighted', 'the rounding allowance of a ghost norm would bite');
   return ghostTime < instantiateTime
     ? layer('ghost', offers.product ? 'product' : 'weighted', 'a ghost norm takes less time')
     : layer('instantiate', 'weighted', 'an instantiated gradient takes less time, and its weighted sum is nearly free');

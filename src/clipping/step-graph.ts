@@ -120,7 +120,7 @@ function backwardPass(
     const present = sites.map(({ use }) => (guarded && options.rowsPerUnit > 1 ? maskRows(b, use, rowMask) : use));
     const does = contractionOf(b, present, b.shape(parameter), units, guarded);
     const offers = { size: does.size, ghost: does.ghost !== undefined, product: does.product !== undefined };
-    return [{ parameter, sites, does, contraction: does.size, plan: planLayer(options.mode, offers, options.rho) }];
+    return [{ parameter, sites, does, contraction: does.size, plan: planLayer(options.mode, offers) }];
   });
 }
 
