@@ -180,9 +180,12 @@ const maxPool: Operator = {
   gradient: (context) => {
     const { b, node, inputs, outputs } = context;
     const x = inputs[0]!;
-    // The other storage order counts places column by column.
-    const rule = intAttribute(node, 'storage_order', 0) === 0 ? maxPoolGradientByIndices : maxPoolGradientBySlices;
-    return [rule(b, x, outputs[0]!, outputGradient(context), windowsOf(node, b.shape(x)))];
+    const windows = windowsOf(node, b.shape(x));
+    // Slices are as fast for windows one step apart, and then need no second output of a slower kernel; with longer
+    // steps indices are (BENCHMARKS.md). The other storage order counts places column by column.
+    const bySlices = windows.strides.every((s) => s === 1) || intAttribute(node, 'storage_order', 0) !== 0;
+    const rule = bySlices ? maxPoolGradientBySlices : maxPoolGradientByIndices;
+    return [rule(b, x, outputs[0]!, outputGradient(context), windows)];
   },
 };
 
