@@ -119,7 +119,8 @@ function productGradients(
 ): readonly (Value | undefined)[] {
   const [left, right] = [inputs[0]!, inputs[1]!];
   const product = forRanks(flags, b.shape(left), b.shape(right));
-  let [a, c] = [asRow(b.shape(left)), asColumn(b.shape(right))];
+  const c = asColumn(b.shape(right));
+  let a = asRow(b.shape(left));
   let full = matrixShape(a, c, product)!;
   // One matrix product instead of a stack of products and a sum.
   if (c.length === 2 && a.length > 2 && !product.transposeA) {

@@ -1,6 +1,6 @@
-import { closest } from 'fastest-levenshtein';
 import { GhostgradError } from '../errors.ts';
 import { type Node, type OperatorSemantics, showNode } from '../graph/ir.ts';
+import { nearest } from '../suggest.ts';
 import { activations } from './activations.ts';
 import { convolution } from './convolution.ts';
 import { elementwise } from './elementwise.ts';
@@ -35,11 +35,12 @@ export const hasOperator = (node: Named): boolean => isKnown(keyOf(node));
 export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator {
   const key = keyOf(node);
   if (isKnown(key)) return operators[key];
+  const near = nearest(key, Object.keys(operators));
   throw new GhostgradError({
     what: `unsupported operator ${key}`,
     where: showNode(node),
     found: key,
-    expected: `an operator of the table, the nearest name being ${closest(key, Object.keys(operators))}`,
+    expected: `an operator of the table${near === undefined ? '' : `; the nearest name there is ${near}`}`,
     fix: 'replace the operator by supported ones before export, or add an entry for it under src/ops/',
   });
 }

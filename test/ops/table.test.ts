@@ -1,0 +1,55 @@
+import { describe, expect, it } from 'vitest';
+import { activations } from '../../src/ops/activations.ts';
+import { convolution } from '../../src/ops/convolution.ts';
+import { elementwise } from '../../src/ops/elementwise.ts';
+import { gathering } from '../../src/ops/gathering.ts';
+import { linear } from '../../src/ops/linear.ts';
+import { normalization } from '../../src/ops/normalization.ts';
+import { pooling } from '../../src/ops/pooling.ts';
+import { reductions } from '../../src/ops/reductions.ts';
+import { shape } from '../../src/ops/shape.ts';
+import { slicing } from '../../src/ops/slicing.ts';
+import { hasOperator, operatorOf, operators, semantics } from '../../src/ops/table.ts';
+import { int64 } from '../../src/tensor/tensor.ts';
+
+const node = (op: string, inputs: string[] = [], domain = '') =>
+  ({ op, domain, name: 'n', inputs, outputs: ['y'], attributes: {} });
+
+describe('the operator table', () => {
+  it('holds every entry of every family, none twice', () => {
+    const families = [
+      activations, convolution, elementwise, gathering, linear, normalization, pooling, reductions, shape, slicing,
+    ];
+    expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
+  });
+
+  it('finds operators by name and domain', () => {
+    expect(hasOperator(node('MatMul'))).toBe(true);
+    expect(hasOperator(node('MatMul', [], 'ai.onnx'))).toBe(true);
+    expect(hasOperator(node('FusedMatMul', [], 'com.microsoft'))).toBe(true);
+    expect(hasOperator(node('FusedMatMul'))).toBe(false);
+    expect(hasOperator(node('toString'))).toBe(false);
+  });
+
+  it('names the node, the operator and the nearest one where it has none', () => {
+    expect(() => operatorOf(node('Convv')))
+      .toThrow(/unsupported operator Convv \(Convv node "n"\)[^]*nearest name there is Conv[^]*fix:/);
+    expect(() => semantics.infer(node('Loop'), [], [])).toThrow(/unsupported operator Loop/);
+  });
+
+  it('infers as many types as a node has outputs', () => {
+    const attributes = { kernel_shape: { type: 'ints', value: [2] } } as const;
+    expect(semantics.infer({ ...node('MaxPool', ['x']), attributes }, [{ dtype: 'float32', shape: [1, 1, 4] }], []))
+      .toEqual([{ dtype: 'float32', shape: [1, 1, 3] }]);
+  });
+
+  it('folds what is constant, and shapes of what is not', () => {
+    const type = { dtype: 'int64', shape: [2] } as const;
+    const [a, b] = [int64([1, 2]), int64([3, 4])];
+    expect(semantics.fold(node('Add', ['a', 'b']), [type, type], [a, b])).toEqual([int64([4, 6])]);
+    expect(semantics.fold(node('Add', ['a', 'b']), [type, type], [a, undefined])).toBeUndefined();
+    expect(semantics.fold(node('Shape', ['x']), [{ dtype: 'float32', shape: [7, 5] }], [undefined]))
+      .toEqual([int64([7, 5])]);
+    expect(semantics.fold(node('MatMul', ['a', 'b']), [type, type], [a, b])).toBeUndefined();
+  });
+});
