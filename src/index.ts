@@ -14,7 +14,8 @@ export { readRecipeFile } from './training/recipe-file.ts';
 export type { LossName } from './training/loss.ts';
 export { type Mode, modes } from './clipping/plan.ts';
 export { type ModelName, type ModelSpec, buildModel, modelNames } from './models/index.ts';
-export { type WriteModelOptions, readModel, writeModel } from './graph/file.ts';
+export { openModel as readModel } from './training/model.ts';
+export { type WriteModelOptions, writeModel } from './graph/file.ts';
 export type { Graph, Node, TypedGraph, ValueInfo } from './graph/index.ts';
 export { type DataSpec, type Dataset, datasetFromTensors, loadData } from './data/index.ts';
 export {

@@ -61,7 +61,7 @@ export async function check(model: Graph, expected: Expected, engine: Engine, mo
   const run = async (present: (row: number) => boolean, threshold: number) => {
     const { outputs, feeds } = await session.run({
       ...parameters,
-      ...Object.fromEntries(Object.entries(expected.inputs).map(([name, t]) => [name, { ...t, data: t.data.slice() } as Tensor])),
+      ...Object.fromEntries(Object.entries(expected.inputs).map(([name, t]) => [name, { ...t, data: t.data.slice() }])),
       [labelsInput]: int64(expected.labels),
       [stepNames.rowMask]: tensor('bool', [rows], Uint8Array.from({ length: rows }, (_, i) => Number(present(i)))),
       [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)),

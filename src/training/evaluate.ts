@@ -1,6 +1,7 @@
 import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
+import { upgrade } from '../graph/upgrade.ts';
 import { graphBuilder } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import type { Engine } from '../runtime/engine.ts';
@@ -41,7 +42,7 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
   if (!Number.isSafeInteger(batchSize) || batchSize < 1) {
     throw new GhostgradError({ what: 'not a batch size', where: 'batchSize', found: String(batchSize), expected: 'a whole number of at least 1' });
   }
-  const task = taskFor({ model, loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output }, dataset);
+  const task = taskFor({ model: upgrade(model), loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output }, dataset);
   const data = fittedTo(task, dataset);
   const rows = Math.min(batchSize, data.size);
   const session = await engine.compile(evaluationGraph(task, rows), { threads });

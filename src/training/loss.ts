@@ -4,6 +4,7 @@ import {
   type GraphBuilder, type Value, graphBuilder, mul, neg, reduceMean, reduceSum, reshape, sub, where,
 } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
+import { unknownName } from '../suggest.ts';
 import { type TensorType, int64, isFloat } from '../tensor/tensor.ts';
 
 /** A loss by name, or `output:<name>`: an output of the model that is already one loss a row, [B]. */
@@ -59,6 +60,16 @@ const losses: { readonly [name: string]: Loss } = {
 };
 
 export const lossNames = Object.keys(losses);
+
+/** Whether a value names a loss. */
+export const isLoss = (value: unknown): value is LossName =>
+  typeof value === 'string' && (lossNames.includes(value) || /^output:.+/.test(value));
+
+/** The loss of that name. Throws GhostgradError, with the nearest valid name, when there is none. */
+export function asLoss(name: string, where: string): LossName {
+  if (!isLoss(name)) throw unknownName('loss', name, [...lossNames, 'output:<name>'], where);
+  return name;
+}
 
 /**
  * Appends a loss to a graph. `output` names the model's output; by default the only one.

@@ -1,10 +1,18 @@
 import { GhostgradError } from '../errors.ts';
 import { readModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
-import { type ModelSpec, buildModel } from '../models/index.ts';
+import { upgrade } from '../graph/upgrade.ts';
+import { buildModel } from '../models/index.ts';
 import type { FloatTensor } from '../tensor/tensor.ts';
-import { type LossName } from './loss.ts';
+import type { LossName } from './loss.ts';
 import { type ModelReference, isModelFile } from './recipe.ts';
+
+/**
+ * The model of an ONNX file, in terms of the newest operator set.
+ *
+ * @throws GhostgradError when the file is missing, truncated or uses what cannot be read
+ */
+export const openModel = (path: string): Graph => upgrade(readModel(path));
 
 /**
  * The model that a recipe or a command line names.
@@ -13,10 +21,10 @@ import { type ModelReference, isModelFile } from './recipe.ts';
  * @throws GhostgradError when there is no such builder or file
  */
 export function loadModel(reference: ModelReference, seed?: number | string): { readonly model: Graph; readonly output?: string } {
-  if (typeof reference === 'string') return { model: isModelFile(reference) ? readModel(reference) : buildModel(reference as ModelSpec, { seed }) };
+  if (typeof reference === 'string') return { model: isModelFile(reference) ? openModel(reference) : buildModel(reference, { seed }) };
   if (!('path' in reference)) return { model: buildModel(reference, { seed }) };
   const { path, output } = reference;
-  return { model: readModel(path), ...(output !== undefined && { output }) };
+  return { model: openModel(path), ...(output !== undefined && { output }) };
 }
 
 /** The model with other values of some parameters, and with what its file says about how it was trained. */

@@ -49,7 +49,7 @@ export const recipeText = (recipe: Recipe): string => stringify(recipe, { lineWi
 
 /**
  * The mapping with `path=value` settings applied in order; values are YAML, e.g. `training.epochs=3` or
- * `data.train={path: a.csv, label: y}`.
+ * `data.train={path: a.csv, label: y}`. Nothing (`training.epochs=`) or null takes a key away.
  *
  * @throws GhostgradError for a setting without `=`, and where a path runs into something that is not a mapping
  */
@@ -64,8 +64,9 @@ export function withSettings(raw: Mapping, settings: readonly string[]): Mapping
   }, raw);
 }
 
-/** The mapping with the value at a path replaced; mappings on the way that do not exist are made. */
+/** The mapping with the value at a path replaced (null: taken away); mappings on the way that do not exist are made. */
 export function withValue(raw: Mapping, [key = '', ...rest]: readonly string[], value: unknown, path: string): Mapping {
+  if (rest.length === 0 && value === null) return Object.fromEntries(Object.entries(raw).filter(([name]) => name !== key));
   if (rest.length === 0) return { ...raw, [key]: value };
   const inner = Object.hasOwn(raw, key) ? raw[key] : {};
   if (!isMapping(inner)) {

@@ -9,10 +9,10 @@ import {
 } from '../optimizers/index.ts';
 import { parseWith } from '../parse.ts';
 import { showValue, unknownName } from '../suggest.ts';
-import { type LossName, lossNames } from './loss.ts';
+import { type LossName, isLoss, lossNames } from './loss.ts';
 
 /** A model: a builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
-export type ModelReference = ModelSpec | string | { readonly path: string; readonly output?: string };
+export type ModelReference = ModelSpec | `${string}.onnx` | { readonly path: string; readonly output?: string };
 
 type Mapping = Readonly<Record<string, unknown>>;
 const isMapping = (value: unknown): value is Mapping => typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -62,11 +62,13 @@ const performanceSchema = z.strictObject({
   threads: z.union([z.literal('auto'), count]).default('auto'),
 });
 
+const modelSchema = z.custom<ModelReference>(
+  (value) => (typeof value === 'string' && value !== '') || (isMapping(value) && ('name' in value || 'path' in value)),
+  "a builder's name, a mapping with name or path, or a path to an .onnx file",
+);
+
 const recipeSchema = z.strictObject({
-  model: z.custom<ModelReference>(
-    (value) => (typeof value === 'string' && value !== '') || (isMapping(value) && ('name' in value || 'path' in value)),
-    "a builder's name, a mapping with name or path, or a path to an .onnx file",
-  ),
+  model: modelSchema,
   data: z.strictObject({ train: source, test: source.optional(), size: count.optional() }),
   loss: z.custom<LossName>(isLoss, [...lossNames, 'output:<name>'].join(', ')).default('cross-entropy'),
   trainable: z.union([z.literal('all'), z.array(text).min(1)]).default('all'),
@@ -106,7 +108,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   refuseLater(raw, file);
   const recipe = parseWith(recipeSchema, raw, file, fixOf);
   const { optimizer, schedule } = recipe.training;
-  checkModel(recipe.model, file);
+  checkModel(recipe.model, `${file}: model`);
   checkLength(recipe, file);
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
   buildSchedule(schedule as ScheduleName, 100);
@@ -118,12 +120,18 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   };
 }
 
-function isLoss(value: unknown): boolean {
-  return typeof value === 'string' && (lossNames.includes(value) || /^output:.+/.test(value));
+/**
+ * A model as a recipe or a command line writes it.
+ *
+ * @throws GhostgradError unless it is a builder's name, a path to an .onnx file, or a mapping with either
+ */
+export function asModel(value: unknown, where: string): ModelReference {
+  const model = parseWith(modelSchema, value, where);
+  checkModel(model, where);
+  return model;
 }
 
-function checkModel(model: ModelReference, file: string): void {
-  const where = `${file}: model`;
+function checkModel(model: ModelReference, where: string): void {
   if (typeof model === 'string') {
     if (isModelName(model) || isModelFile(model)) return;
     const { parts } = unknownName('model', model, modelNames, where);
@@ -133,7 +141,7 @@ function checkModel(model: ModelReference, file: string): void {
 }
 
 /** Whether a model's text is a path and not the name of a builder. */
-export const isModelFile = (model: string): boolean => model.toLowerCase().endsWith('.onnx');
+export const isModelFile = (model: string): model is `${string}.onnx` => model.toLowerCase().endsWith('.onnx');
 
 function checkLength({ training, privacy }: Recipe, file: string): void {
   const { epochs, steps, batchSize } = training;

@@ -2,6 +2,7 @@ import { defaultRho } from '../clipping/norm.ts';
 import { type DataSpec, type Dataset, loadData } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
+import { upgrade } from '../graph/upgrade.ts';
 import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
 import { type Certificate, type PrivacyPlan, certificate, flatGroup, privacyPlan } from '../privacy/index.ts';
 import { createLedger } from '../privacy/ledger.ts';
@@ -89,7 +90,7 @@ export async function prepare(input: TrainingInput, { file, engine = onnxruntime
   const { seed } = recipe.training;
   const threads = recipe.performance.threads === 'auto' ? undefined : recipe.performance.threads;
 
-  const source = isGraph(input.model) ? { model: input.model } : loadModel(recipe.model, seed);
+  const source = isGraph(input.model) ? { model: upgrade(input.model) } : loadModel(recipe.model, seed);
   const trainingSet = await datasetOf(input.data.train, recipe.data.train);
   const testSet = input.data.test === undefined ? undefined : await datasetOf(input.data.test, recipe.data.test);
   const task = taskFor({ ...source, loss: recipe.loss, trainable: recipe.trainable }, trainingSet);
