@@ -41,7 +41,10 @@ export default defineConfig(
     languageOptions: { parserOptions: { projectService: { allowDefaultProject: ['eslint.config.js'] } } },
     linterOptions: { reportUnusedDisableDirectives: 'error', noInlineConfig: true },
     rules: {
-      '@typescript-eslint/consistent-type-imports': ['error', { fixStyle: 'inline-type-imports', disallowTypeAnnotations: false }],
+      '@typescript-eslint/consistent-type-imports': [
+        'error',
+        { fixStyle: 'inline-type-imports', disallowTypeAnnotations: false },
+      ],
       '@typescript-eslint/no-explicit-any': 'error',
       '@typescript-eslint/no-floating-promises': 'error',
       '@typescript-eslint/switch-exhaustiveness-check': ['error', { considerDefaultExhaustiveForUnions: true }],
@@ -53,7 +56,10 @@ export default defineConfig(
       'eqeqeq': 'error',
       'no-var': 'error',
       'prefer-const': 'error',
-      'no-restricted-imports': ['error', { patterns: [{ group: ['onnxruntime-*'], message: 'only src/runtime/ knows ONNX Runtime' }] }],
+      'no-restricted-imports': [
+        'error',
+        { patterns: [{ group: ['onnxruntime-*'], message: 'only src/runtime/ knows ONNX Runtime' }] },
+      ],
     },
   },
   { files: ['*.config.js'], extends: [tseslint.configs.disableTypeChecked] },
@@ -69,30 +75,41 @@ export default defineConfig(
     plugins: { boundaries },
     settings: {
       'boundaries/elements': Object.keys(all).map((type) => ({ type, pattern: `src/${type}`, partialMatch: false })),
-      'boundaries/files': [{ category: 'base', pattern: base }, { category: 'face', pattern: 'src/index.ts' }],
+      'boundaries/files': [
+        { category: 'base', pattern: base },
+        { category: 'face', pattern: 'src/index.ts' },
+      ],
       'import/resolver': { typescript: { project: 'tsconfig.json' } },
     },
     rules: {
       'boundaries/no-unknown-files': 'error',
-      'boundaries/dependencies': ['error', {
-        default: 'disallow',
-        checkUnknownLocals: true,
-        message: 'imports point down the layers only (see the table in ARCHITECTURE.md)',
-        policies: [
-          { from: { file: { categories: 'base' } }, allow: [toBase] },
-          ...Object.entries(all).map(([type, below]) => ({ from: { element: { type } }, allow: [toBase, ...toLayers(below)] })),
-          // Clipping shares nothing with privacy but the type of its groups.
-          {
-            from: { element: { type: 'clipping' } },
-            allow: [{ to: { element: { type: 'privacy' } }, dependency: { kind: 'type', specifiers: ['Group', 'Groups'] } }],
-          },
-          // The library's face gathers all layers below the command line.
-          {
-            from: { file: { categories: 'face' } },
-            allow: [toBase, ...toLayers([...lower, 'training'])],
-          },
-        ],
-      }],
+      'boundaries/dependencies': [
+        'error',
+        {
+          default: 'disallow',
+          checkUnknownLocals: true,
+          message: 'imports point down the layers only (see the table in ARCHITECTURE.md)',
+          policies: [
+            { from: { file: { categories: 'base' } }, allow: [toBase] },
+            ...Object.entries(all).map(([type, below]) => ({
+              from: { element: { type } },
+              allow: [toBase, ...toLayers(below)],
+            })),
+            // Clipping shares nothing with privacy but the type of its groups.
+            {
+              from: { element: { type: 'clipping' } },
+              allow: [
+                { to: { element: { type: 'privacy' } }, dependency: { kind: 'type', specifiers: ['Group', 'Groups'] } },
+              ],
+            },
+            // The library's face gathers all layers below the command line.
+            {
+              from: { file: { categories: 'face' } },
+              allow: [toBase, ...toLayers([...lower, 'training'])],
+            },
+          ],
+        },
+      ],
     },
   },
 );

@@ -2,7 +2,14 @@ import { defineConfig } from 'tsdown';
 
 /** What package.json exports, and the programs: the command line, a thread and a process that are started by path. */
 const exported = [
-  'index', 'tensor/index', 'graph/index', 'privacy/index', 'privacy/accountant', 'privacy/events', 'optimizers/index', 'models/index',
+  'index',
+  'tensor/index',
+  'graph/index',
+  'privacy/index',
+  'privacy/accountant',
+  'privacy/events',
+  'optimizers/index',
+  'models/index',
   'data/index',
 ];
 const programs = ['cli/main', 'bench/child', 'runtime/worker'];
@@ -12,7 +19,7 @@ export default defineConfig({
   format: 'esm',
   platform: 'node',
   target: 'node20',
-  // One file for each source, in the same folders: a stack trace reads like the source, and a browser loads what it uses.
+  // One file for each source: a stack trace reads like the source, and a browser loads only what it uses.
   unbundle: true,
   root: 'src',
   fixedExtension: false,

@@ -4,8 +4,15 @@
  */
 export { GhostgradError, type ErrorParts } from './errors.ts';
 export {
-  type PrepareOptions, type Run, type StepReport, type TrainOptions, type TrainResult, type TrainingInput, prepare, train,
+  type PrepareOptions,
+  type Run,
+  type StepReport,
+  type TrainOptions,
+  type TrainResult,
+  prepare,
+  train,
 } from './training/train.ts';
+export type { TrainingInput } from './training/materials.ts';
 export { type EvaluateOptions, type Evaluation, evaluate } from './training/evaluate.ts';
 export { type ExplainOptions, type Explanation, type ExplainedLayer, explain } from './training/explain.ts';
 export { type CheckResult, type Expected, check, parseExpected } from './training/check.ts';
@@ -19,8 +26,19 @@ export { type WriteModelOptions, writeModel } from './graph/file.ts';
 export type { Graph, Node, TypedGraph, ValueInfo } from './graph/index.ts';
 export { type DataSpec, type Dataset, datasetFromTensors, loadData } from './data/index.ts';
 export {
-  type Accountant, type Calibrated, type CalibrationOptions, type Certificate, type PrivacyEvent, type PrivacyPlan, type PrivacySpent,
-  calibrate, deltaOf, epsilonOf, gaussian, poissonSampled, selfComposed,
+  type Accountant,
+  type Calibrated,
+  type CalibrationOptions,
+  type Certificate,
+  type PrivacyEvent,
+  type PrivacyPlan,
+  type PrivacySpent,
+  calibrate,
+  deltaOf,
+  epsilonOf,
+  gaussian,
+  poissonSampled,
+  selfComposed,
 } from './privacy/index.ts';
 export { type OptimizerSpec, type ScheduleOptions, optimizerNames, scheduleNames } from './optimizers/index.ts';
 export { type Engine, type Session, type SessionOptions } from './runtime/engine.ts';

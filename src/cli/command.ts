@@ -33,7 +33,11 @@ export function define<Options extends object>({ name, summary, configure, run }
     return command.action(async () => {
       const { json, ...options } = command.opts<Options & { json?: boolean }>();
       // Every argument of a command is a single string.
-      const outcome = await run(command.processedArgs as (string | undefined)[], options as unknown as Options, session.io);
+      const outcome = await run(
+        command.processedArgs as (string | undefined)[],
+        options as unknown as Options,
+        session.io,
+      );
       session.io.stdout.write(json === true ? `${JSON.stringify(outcome.json)}\n` : `${outcome.text}\n`);
       session.exitCode = outcome.exitCode ?? 0;
     });

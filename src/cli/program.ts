@@ -58,9 +58,7 @@ function describe(error: unknown, { env }: Io): { readonly text: string; readonl
   const debug = env['DEBUG'] !== undefined && env['DEBUG'] !== '';
   const stack = error instanceof Error && debug ? `\n${error.stack ?? ''}` : '';
   if (error instanceof GhostgradError) return { text: error.message + stack, exitCode: 1 };
-  return {
-    text: `unexpected: ${error instanceof Error ? error.message : String(error)}\n`
-      + `  this is a bug of ghostgrad ${ghostgradVersion}: please report the command${debug ? ' and this' : ', and what it prints with DEBUG=1'}${stack}`,
-    exitCode: 2,
-  };
+  const message = error instanceof Error ? error.message : String(error);
+  const ask = `please report the command and ${debug ? 'this' : 'what it prints with DEBUG=1'}`;
+  return { text: `unexpected: ${message}\n  this is a bug of ghostgrad ${ghostgradVersion}: ${ask}${stack}`, exitCode: 2 };
 }

@@ -3,8 +3,14 @@ export function table(head: readonly string[], rows: readonly (readonly (string 
   const cells = [head, ...rows.map((row) => row.map(String))];
   const widths = head.map((_, i) => Math.max(...cells.map((row) => row[i]?.length ?? 0)));
   const numeric = head.map((_, i) => rows.length > 0 && rows.every((row) => typeof row[i] === 'number'));
-  return cells.map((row) =>
-    row.map((cell, i) => (numeric[i] === true ? cell.padStart(widths[i] ?? 0) : cell.padEnd(widths[i] ?? 0))).join('  ').trimEnd()).join('\n');
+  return cells
+    .map((row) =>
+      row
+        .map((cell, i) => (numeric[i] === true ? cell.padStart(widths[i] ?? 0) : cell.padEnd(widths[i] ?? 0)))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n');
 }
 
 /** Lines of `name  value`, names padded to one width; values that are undefined are left out. */

@@ -12,7 +12,8 @@ export function number(text: string): number {
 /** Parses a whole number of at least 1. */
 export function positiveInteger(text: string): number {
   const value = number(text);
-  if (!Number.isSafeInteger(value) || value < 1) throw new InvalidArgumentError('Expected a whole number of at least 1.');
+  if (!Number.isSafeInteger(value) || value < 1)
+    throw new InvalidArgumentError('Expected a whole number of at least 1.');
   return value;
 }
 

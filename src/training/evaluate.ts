@@ -40,9 +40,17 @@ export interface Evaluation {
 export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions = {}): Promise<Evaluation> {
   const { batchSize = 256, engine = onnxruntimeEngine(), threads } = options;
   if (!Number.isSafeInteger(batchSize) || batchSize < 1) {
-    throw new GhostgradError({ what: 'not a batch size', where: 'batchSize', found: String(batchSize), expected: 'a whole number of at least 1' });
+    throw new GhostgradError({
+      what: 'not a batch size',
+      where: 'batchSize',
+      found: String(batchSize),
+      expected: 'a whole number of at least 1',
+    });
   }
-  const task = taskFor({ model: upgrade(model), loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output }, dataset);
+  const task = taskFor(
+    { model: upgrade(model), loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output },
+    dataset,
+  );
   const data = fittedTo(task, dataset);
   const rows = Math.min(batchSize, data.size);
   const session = await engine.compile(evaluationGraph(task, rows), { threads });
@@ -86,7 +94,8 @@ const judges: Readonly<Partial<Record<string, (logits: Row, labels: Row) => bool
     for (let i = 1; i < logits.length; i++) if (Number(logits[i]) > Number(logits[best])) best = i;
     return best === Number(labels[0]);
   },
-  'binary-cross-entropy': (logits, labels) => Array.from(logits).every((z, i) => Number(z) > 0 === Number(labels[i]) > 0.5),
+  'binary-cross-entropy': (logits, labels) =>
+    Array.from(logits).every((z, i) => Number(z) > 0 === Number(labels[i]) > 0.5),
 };
 
 function valueOf(values: Readonly<Record<string, Tensor>>, name: string): Tensor {

@@ -1,5 +1,11 @@
 import {
-  type AnyColumn, type ColumnType, type Dataset, batchOf, datasetOf, validateDataset, withLabels,
+  type AnyColumn,
+  type ColumnType,
+  type Dataset,
+  batchOf,
+  datasetOf,
+  validateDataset,
+  withLabels,
 } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
@@ -32,11 +38,17 @@ export function fittedTo(task: Task, dataset: Dataset): Dataset {
     if (column === undefined) continue;
     if (column.dtype !== dtype) {
       throw new GhostgradError({
-        what: 'the data has another element type than the model takes', where: `feature "${name}" of ${dataset.name}`, found: column.dtype,
-        expected: dtype, fix: 'convert the data, or export the model with an input of its type',
+        what: 'the data has another element type than the model takes',
+        where: `feature "${name}" of ${dataset.name}`,
+        found: column.dtype,
+        expected: dtype,
+        fix: 'convert the data, or export the model with an input of its type',
       });
     }
-    validateDataset(datasetOf({ ...dataset, features: new Map([[name, column]]) }), shape === null ? {} : { inputShape: shape.slice(1) });
+    validateDataset(
+      datasetOf({ ...dataset, features: new Map([[name, column]]) }),
+      shape === null ? {} : { inputShape: shape.slice(1) },
+    );
   }
   const renamed = datasetOf({ ...dataset, features: columns });
   const { graph, labels } = atBatchSize(task, 2);
@@ -47,13 +59,18 @@ export function fittedTo(task: Task, dataset: Dataset): Dataset {
 }
 
 /** The output that a loss is taken of. */
-export const logitsOf = ({ model, output }: Pick<Task, 'model' | 'output'>): string => output ?? model.outputs[0]?.name ?? '';
+export const logitsOf = ({ model, output }: Pick<Task, 'model' | 'output'>): string =>
+  output ?? model.outputs[0]?.name ?? '';
 
 /**
  * The column that each of the model's inputs takes: the only one the only one, else by name. A model whose output is
  * its loss may take the labels as an input of its own: the one that no feature is named after.
  */
-function inputColumns(model: Graph, { features, labels, name }: Dataset, loss: Task['loss']): ReadonlyMap<string, AnyColumn> {
+function inputColumns(
+  model: Graph,
+  { features, labels, name }: Dataset,
+  loss: Task['loss'],
+): ReadonlyMap<string, AnyColumn> {
   const inputs = model.inputs.map((input) => input.name);
   const [onlyInput, ...otherInputs] = inputs;
   const [onlyFeature, ...otherFeatures] = features.values();
@@ -65,14 +82,20 @@ function inputColumns(model: Graph, { features, labels, name }: Dataset, loss: T
   if (left !== undefined && more.length === 0 && loss.startsWith('output:')) columns.set(left, labels);
   if (columns.size === inputs.length && inputs.length > 0) return columns;
   throw new GhostgradError({
-    what: 'the data lacks inputs of the model', where: name, found: `features ${[...features.keys()].join(', ')}`,
-    expected: `features ${inputs.join(', ')}`, fix: 'name the features of the data after the inputs of the model',
+    what: 'the data lacks inputs of the model',
+    where: name,
+    found: `features ${[...features.keys()].join(', ')}`,
+    expected: `features ${inputs.join(', ')}`,
+    fix: 'name the features of the data after the inputs of the model',
   });
 }
 
 /** The rows `indices` of a dataset (fitted to its task), for the step to take in parts. */
 export function batchSource(dataset: Dataset, indices: Uint32Array): BatchSource {
-  return { size: indices.length, feeds: (start, count, units) => feedsOf(dataset, indices.subarray(start, start + count), units) };
+  return {
+    size: indices.length,
+    feeds: (start, count, units) => feedsOf(dataset, indices.subarray(start, start + count), units),
+  };
 }
 
 /** Inputs and labels of some rows, padded with zeros to `rows` rows. */

@@ -23,11 +23,17 @@ export interface GradientSource {
  * The private gradient: the plan's draw, the clipped sum, the plan's noise, once. A step is charged to the ledger, and
  * the charge is durable, before its gradient is handed out.
  */
-export function privateGradients(
-  { plan, program, data, ledger }: {
-    readonly plan: PrivacyPlan; readonly program: StepProgram; readonly data: Dataset; readonly ledger?: Ledger | undefined;
-  },
-): GradientSource {
+export function privateGradients({
+  plan,
+  program,
+  data,
+  ledger,
+}: {
+  readonly plan: PrivacyPlan;
+  readonly program: StepProgram;
+  readonly data: Dataset;
+  readonly ledger?: Ledger | undefined;
+}): GradientSource {
   const keys = plan.startRatchet();
   return {
     next: async (current) => {
@@ -43,12 +49,19 @@ export function privateGradients(
 }
 
 /** The plain mean gradient of Poisson draws, for runs whose recipe says `privacy: none`. */
-export function plainGradients(
-  { sampleRate, batchSize, seed, program, data }: {
-    readonly sampleRate: number; readonly batchSize: number; readonly seed?: number | string | undefined;
-    readonly program: StepProgram; readonly data: Dataset;
-  },
-): GradientSource {
+export function plainGradients({
+  sampleRate,
+  batchSize,
+  seed,
+  program,
+  data,
+}: {
+  readonly sampleRate: number;
+  readonly batchSize: number;
+  readonly seed?: number | string | undefined;
+  readonly program: StepProgram;
+  readonly data: Dataset;
+}): GradientSource {
   const keys = ratchet(seed);
   return {
     next: async (current) => {

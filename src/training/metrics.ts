@@ -50,9 +50,13 @@ export function metricsLog(folder: string, now: () => number = () => Date.now() 
       // Coarse: the time of a step tells of the number drawn.
       const examplesPerSecond = Number(metrics.examplesPerSecond.toPrecision(2));
       files.shown.append(line({ step, epsilon, learningRate, examplesPerSecond }));
-      files.events.append(scalarsRecord(now(), step, {
-        ...(epsilon !== null && { 'privacy/epsilon': epsilon }), 'training/learning_rate': learningRate, 'speed/examples_per_second': examplesPerSecond,
-      }));
+      files.events.append(
+        scalarsRecord(now(), step, {
+          ...(epsilon !== null && { 'privacy/epsilon': epsilon }),
+          'training/learning_rate': learningRate,
+          'speed/examples_per_second': examplesPerSecond,
+        }),
+      );
       files.uncovered.append(line({ step, ...uncovered }));
     },
     close: () => Object.values(files).forEach((file) => file.close()),
@@ -61,22 +65,31 @@ export function metricsLog(folder: string, now: () => number = () => Date.now() 
 
 const line = (record: object): Uint8Array => Buffer.from(`${JSON.stringify(record)}\n`);
 
-function openLog(path: string, mode: number): { readonly append: (bytes: Uint8Array) => void; readonly close: () => void } {
+function openLog(
+  path: string,
+  mode: number,
+): { readonly append: (bytes: Uint8Array) => void; readonly close: () => void } {
   const attempt = <T>(operation: () => T): T => {
     try {
       return operation();
     } catch (cause) {
-      throw new GhostgradError({
-        what: 'metrics cannot be written', where: path, found: cause instanceof Error ? cause.message : String(cause),
-        fix: 'free some space, or choose another output folder',
-      }, { cause });
+      throw new GhostgradError(
+        {
+          what: 'metrics cannot be written',
+          where: path,
+          found: cause instanceof Error ? cause.message : String(cause),
+          fix: 'free some space, or choose another output folder',
+        },
+        { cause },
+      );
     }
   };
   const file = attempt(() => openSync(path, 'wx', mode));
   return {
-    append: (bytes) => attempt(() => {
-      for (let at = 0; at < bytes.length;) at += writeSync(file, bytes, at);
-    }),
+    append: (bytes) =>
+      attempt(() => {
+        for (let at = 0; at < bytes.length;) at += writeSync(file, bytes, at);
+      }),
     close: () => closeSync(file),
   };
 }

@@ -4,7 +4,7 @@ import type { Graph } from '../graph/ir.ts';
 import { upgrade } from '../graph/upgrade.ts';
 import { buildModel } from '../models/index.ts';
 import type { FloatTensor } from '../tensor/tensor.ts';
-import type { LossName } from './loss.ts';
+import { type LossName, isLoss } from './loss.ts';
 import { type ModelReference, isModelFile } from './recipe.ts';
 
 /**
@@ -20,22 +20,35 @@ export const openModel = (path: string): Graph => upgrade(readModel(path));
  * @param seed of the initial weights of a builder
  * @throws GhostgradError when there is no such builder or file
  */
-export function loadModel(reference: ModelReference, seed?: number | string): { readonly model: Graph; readonly output?: string } {
-  if (typeof reference === 'string') return { model: isModelFile(reference) ? openModel(reference) : buildModel(reference, { seed }) };
+export function loadModel(
+  reference: ModelReference,
+  seed?: number | string,
+): { readonly model: Graph; readonly output?: string } {
+  if (typeof reference === 'string')
+    return { model: isModelFile(reference) ? openModel(reference) : buildModel(reference, { seed }) };
   if (!('path' in reference)) return { model: buildModel(reference, { seed }) };
   const { path, output } = reference;
   return { model: openModel(path), ...(output !== undefined && { output }) };
 }
 
-/** The model with other values of some parameters, and with what its file says about how it was trained. */
-export const withParameters = (model: Graph, parameters: ReadonlyMap<string, FloatTensor>, metadata: Graph['metadata']): Graph => ({
-  ...model,
-  initializers: new Map([...model.initializers].map(([name, t]) => [name, parameters.get(name) ?? t])),
-  metadata: { ...model.metadata, ...metadata },
-});
+/** The model with copies of other values of some parameters, and with what its file says about how it was trained. */
+export function withParameters(
+  model: Graph,
+  parameters: ReadonlyMap<string, FloatTensor>,
+  metadata: Graph['metadata'],
+): Graph {
+  const initializers = [...model.initializers].map(([name, before]) => {
+    const now = parameters.get(name);
+    return [name, now === undefined ? before : { ...now, data: now.data.slice() }] as const;
+  });
+  return { ...model, initializers: new Map(initializers), metadata: { ...model.metadata, ...metadata } };
+}
 
 /** The loss that a trained model's file names, if any. */
-export const recordedLoss = (model: Graph): LossName | undefined => model.metadata['ghostgrad.loss'] as LossName | undefined;
+export function recordedLoss(model: Graph): LossName | undefined {
+  const loss = model.metadata['ghostgrad.loss'];
+  return isLoss(loss) ? loss : undefined;
+}
 
 /**
  * Copies of parameters' values, which training may change.
@@ -43,11 +56,18 @@ export const recordedLoss = (model: Graph): LossName | undefined => model.metada
  * @throws GhostgradError for one that is not float32
  */
 export function copiesOf(model: Graph, names: readonly string[]): Map<string, FloatTensor> {
-  return new Map(names.map((name) => {
-    const value = model.initializers.get(name);
-    if (value?.dtype !== 'float32') {
-      throw new GhostgradError({ what: 'a parameter cannot be trained', where: `parameter "${name}"`, found: value?.dtype ?? 'none', expected: 'float32' });
-    }
-    return [name, { dtype: 'float32', shape: value.shape, data: Float32Array.from(value.data as Float32Array) }];
-  }));
+  return new Map(
+    names.map((name) => {
+      const value = model.initializers.get(name);
+      if (value?.dtype !== 'float32') {
+        throw new GhostgradError({
+          what: 'a parameter cannot be trained',
+          where: `parameter "${name}"`,
+          found: value?.dtype ?? 'none',
+          expected: 'float32',
+        });
+      }
+      return [name, { dtype: 'float32', shape: value.shape, data: Float32Array.from(value.data as Float32Array) }];
+    }),
+  );
 }

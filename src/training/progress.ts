@@ -28,7 +28,11 @@ export interface Progress {
  * `interval` seconds.
  */
 export function progress(
-  stream: ProgressStream, { interval = 10, now = () => performance.now() / 1000 }: { readonly interval?: number; readonly now?: () => number } = {},
+  stream: ProgressStream,
+  {
+    interval = 10,
+    now = () => performance.now() / 1000,
+  }: { readonly interval?: number; readonly now?: () => number } = {},
 ): Progress {
   const live = stream.isTTY === true;
   const every = live ? 0.1 : interval;

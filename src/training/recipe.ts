@@ -5,23 +5,30 @@ import type { DataSpec } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type ModelSpec, isModelName, modelNames } from '../models/index.ts';
 import {
-  type OptimizerSpec, type ScheduleName, type ScheduleOptions, buildOptimizer, buildSchedule,
+  type OptimizerSpec,
+  type ScheduleName,
+  type ScheduleOptions,
+  buildOptimizer,
+  buildSchedule,
 } from '../optimizers/index.ts';
 import { parseWith } from '../parse.ts';
 import { showValue, unknownName } from '../suggest.ts';
 import { type LossName, isLoss, lossNames } from './loss.ts';
 
-/** A model: a builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
+/** A builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
 export type ModelReference = ModelSpec | `${string}.onnx` | { readonly path: string; readonly output?: string };
 
 type Mapping = Readonly<Record<string, unknown>>;
-const isMapping = (value: unknown): value is Mapping => typeof value === 'object' && value !== null && !Array.isArray(value);
+const isMapping = (value: unknown): value is Mapping =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 const text = z.string().min(1);
 const count = z.number().int().positive();
-const named = <T>(expected: string) => z.custom<T>((value) => isMapping(value) && typeof value['name'] === 'string', expected);
+const named = <T>(expected: string) =>
+  z.custom<T>((value) => isMapping(value) && typeof value['name'] === 'string', expected);
 const source = z.custom<DataSpec>(
-  (value) => (typeof value === 'string' && value !== '') || isMapping(value), 'a named set, a path, or a mapping',
+  (value) => (typeof value === 'string' && value !== '') || isMapping(value),
+  'a named set, a path, or a mapping',
 );
 
 const privacySchema = z.strictObject({
@@ -49,7 +56,10 @@ const trainingSchema = z.strictObject({
   batchSize: z.number().positive().optional(),
   epochs: z.number().positive().optional(),
   steps: count.optional(),
-  optimizer: named<OptimizerSpec>('a mapping with the name of an optimizer').prefault({ name: 'adam', learningRate: 1e-3 }),
+  optimizer: named<OptimizerSpec>('a mapping with the name of an optimizer').prefault({
+    name: 'adam',
+    learningRate: 1e-3,
+  }),
   schedule: z.union([text, named<ScheduleOptions>('a mapping with the name of a schedule')]).default('constant'),
   seed: z.union([z.number().int(), text]).optional(),
 });
@@ -103,7 +113,12 @@ export type PrivacyRecipe = z.output<typeof privacySchema>;
  */
 export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   if (!isMapping(raw)) {
-    throw new GhostgradError({ what: 'a recipe is a mapping', where: file, found: showValue(raw), expected: 'keys model, data, privacy, training, …' });
+    throw new GhostgradError({
+      what: 'a recipe is a mapping',
+      where: file,
+      found: showValue(raw),
+      expected: 'keys model, data, privacy, training, …',
+    });
   }
   refuseLater(raw, file);
   const recipe = parseWith(recipeSchema, raw, file, fixOf);
@@ -147,13 +162,18 @@ function checkLength({ training, privacy }: Recipe, file: string): void {
   const { epochs, steps, batchSize } = training;
   if ((epochs === undefined) === (steps === undefined)) {
     throw new GhostgradError({
-      what: epochs === undefined ? 'neither epochs nor steps is given' : 'epochs and steps are both given', where: `${file}: training`,
-      expected: 'one of them', fix: epochs === undefined ? 'e.g. epochs: 10' : 'remove one',
+      what: epochs === undefined ? 'neither epochs nor steps is given' : 'epochs and steps are both given',
+      where: `${file}: training`,
+      expected: 'one of them',
+      fix: epochs === undefined ? 'e.g. epochs: 10' : 'remove one',
     });
   }
   if (batchSize === undefined && (privacy === 'none' || privacy.sampling !== 'full-batch')) {
     throw new GhostgradError({
-      what: 'missing option', where: `${file}: training.batchSize`, expected: 'the expected number of examples in a step', fix: fixOf('training.batchSize'),
+      what: 'missing option',
+      where: `${file}: training.batchSize`,
+      expected: 'the expected number of examples in a step',
+      fix: fixOf('training.batchSize'),
     });
   }
 }
@@ -161,29 +181,41 @@ function checkLength({ training, privacy }: Recipe, file: string): void {
 function checkPrivacy({ epsilon, noiseMultiplier }: PrivacyRecipe, mode: Mode, file: string): void {
   if (mode === 'non-private') {
     throw new GhostgradError({
-      what: 'mode non-private in a private run', where: `${file}: performance.mode`, expected: 'a mode that clips: performance cannot change privacy',
+      what: 'mode non-private in a private run',
+      where: `${file}: performance.mode`,
+      expected: 'a mode that clips: performance cannot change privacy',
       fix: 'remove it, or say privacy: none',
     });
   }
   if ((epsilon === undefined) !== (noiseMultiplier === undefined)) return;
-  throw new GhostgradError(epsilon === undefined
-    ? { what: 'neither epsilon nor noiseMultiplier is given', where: `${file}: privacy`, expected: 'one of them', fix: 'e.g. epsilon: 3' }
-    : {
-      what: 'epsilon and noiseMultiplier are both given', where: `${file}: privacy`,
-      found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`, expected: 'one of them; the other follows', fix: 'remove one',
-    });
+  throw new GhostgradError(
+    epsilon === undefined
+      ? {
+          what: 'neither epsilon nor noiseMultiplier is given',
+          where: `${file}: privacy`,
+          expected: 'one of them',
+          fix: 'e.g. epsilon: 3',
+        }
+      : {
+          what: 'epsilon and noiseMultiplier are both given',
+          where: `${file}: privacy`,
+          found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`,
+          expected: 'one of them; the other follows',
+          fix: 'remove one',
+        },
+  );
 }
 
 const examples: Readonly<Record<string, string>> = {
-  model: 'model: cnn-tanh',
-  data: 'data: { train: mnist:train, test: mnist:test }',
+  'model': 'model: cnn-tanh',
+  'data': 'data: { train: mnist:train, test: mnist:test }',
   'data.train': 'train: mnist:train',
-  privacy: 'privacy: { epsilon: 3, delta: 1e-5 }, or privacy: none for training without privacy',
+  'privacy': 'privacy: { epsilon: 3, delta: 1e-5 }, or privacy: none for training without privacy',
   'privacy.epsilon': 'epsilon: 3; values from 1 to 8 are common',
   'privacy.delta': 'delta: 1e-5; choose it well below 1 / (number of examples)',
   'privacy.noiseMultiplier': 'noiseMultiplier: 1.1; to train without privacy, say privacy: none',
   'clipping.norm': 'norm: 1',
-  training: 'training: { batchSize: 512, epochs: 10 }',
+  'training': 'training: { batchSize: 512, epochs: 10 }',
   'training.batchSize': 'batchSize: 512',
   'training.epochs': 'epochs: 10',
   'training.optimizer': 'optimizer: { name: sgd, learningRate: 0.5, momentum: 0.9 }',
@@ -194,9 +226,9 @@ function fixOf(path: string): string | undefined {
   return example === undefined ? undefined : `e.g. ${example}`;
 }
 
-const is = (...values: readonly string[]) => (value: unknown): boolean => values.some((v) => v === value);
+const is = (...values: readonly unknown[]) => (value: unknown): boolean => values.includes(value);
 
-/** What the recipe's language has words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
+/** What recipes have words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
 const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
   ['head', () => true, 'a model that has its head'],
   ['loss', is('causal-lm'), lossNames.join(', ')],
@@ -218,10 +250,16 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
 
 function refuseLater(raw: Mapping, file: string): void {
   for (const [path, isLater, instead] of later) {
-    const value = path.split('.').reduce<unknown>((v, key) => (isMapping(v) && Object.hasOwn(v, key) ? v[key] : undefined), raw);
+    const value = path
+      .split('.')
+      .reduce<unknown>((v, key) => (isMapping(v) && Object.hasOwn(v, key) ? v[key] : undefined), raw);
     if (value === undefined || !isLater(value)) continue;
     throw new GhostgradError({
-      what: 'not available yet', where: `${file}: ${path}`, found: showValue(value), expected: instead, fix: 'a later version will take it',
+      what: 'not available yet',
+      where: `${file}: ${path}`,
+      found: showValue(value),
+      expected: instead,
+      fix: 'a later version will take it',
     });
   }
 }

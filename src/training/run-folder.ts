@@ -80,21 +80,31 @@ export function createRunFolder(path: string, recipe: Recipe): RunFolder {
   };
 }
 
-const uncovered = `The numbers in this folder were computed from the private data without noise: training losses, gradient norms,
-clip fractions, drawn batch sizes. The privacy guarantee of the run does not cover them. Keep them as you keep the data.
+const uncovered = `The numbers in this folder were computed from the private data without noise: training losses, gradient
+norms, clip fractions, drawn batch sizes. The privacy guarantee of the run does not cover them. Keep them as you keep
+the data.
 `;
 
 function statOf(path: string): Stats | undefined {
   return attempt(path, () => statSync(path, { throwIfNoEntry: false }));
 }
 
-const refused = (path: string, found: string, expected: string): GhostgradError => new GhostgradError({
-  what: 'the output folder cannot be used', where: `output ${path}`, found, expected, fix: 'name another folder (output, --out), or move this one away',
-});
+const refused = (path: string, found: string, expected: string): GhostgradError =>
+  new GhostgradError({
+    what: 'the output folder cannot be used',
+    where: `output ${path}`,
+    found,
+    expected,
+    fix: 'name another folder (output, --out), or move this one away',
+  });
 
 const reasons: Readonly<Record<string, string>> = {
-  EACCES: 'no permission to write', EPERM: 'no permission to write', EROFS: 'a read-only file system', ENOSPC: 'no space left on the disk',
-  ENOTDIR: 'a part of the path is a file', EDQUOT: 'disk quota exceeded',
+  EACCES: 'no permission to write',
+  EPERM: 'no permission to write',
+  EROFS: 'a read-only file system',
+  ENOSPC: 'no space left on the disk',
+  ENOTDIR: 'a part of the path is a file',
+  EDQUOT: 'disk quota exceeded',
 };
 
 function attempt<T>(path: string, operation: () => T): T {
@@ -103,9 +113,15 @@ function attempt<T>(path: string, operation: () => T): T {
   } catch (cause) {
     const code = cause instanceof Error && 'code' in cause ? String(cause.code) : '';
     const reason = reasons[code] ?? (cause instanceof Error ? cause.message : String(cause));
-    throw new GhostgradError({
-      what: 'the output folder cannot be written', where: `output ${path}`, found: reason, expected: 'a folder that can be written',
-      fix: 'name another folder (output, --out), or change its permissions',
-    }, { cause });
+    throw new GhostgradError(
+      {
+        what: 'the output folder cannot be written',
+        where: `output ${path}`,
+        found: reason,
+        expected: 'a folder that can be written',
+        fix: 'name another folder (output, --out), or change its permissions',
+      },
+      { cause },
+    );
   }
 }

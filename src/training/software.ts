@@ -8,5 +8,7 @@ export const ghostgradVersion = version;
 
 /** What a certificate says a run was computed with. */
 export const software = (): Readonly<Record<string, string>> => ({
-  ghostgrad: ghostgradVersion, node: process.versions.node, onnxruntime: runtimeVersion(),
+  ghostgrad: ghostgradVersion,
+  node: process.versions.node,
+  onnxruntime: runtimeVersion(),
 });

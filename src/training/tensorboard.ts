@@ -10,7 +10,8 @@ export const eventFileHeader = (wallTime: number): Uint8Array =>
 /** A record with scalars of one step. @param wallTime seconds since 1970 */
 export function scalarsRecord(wallTime: number, step: number, scalars: Readonly<Record<string, number>>): Uint8Array {
   const values = Object.entries(scalars).map(([tag, value]) =>
-    bytes(1, concat(bytes(1, new TextEncoder().encode(tag)), float(2, value))));
+    bytes(1, concat(bytes(1, new TextEncoder().encode(tag)), float(2, value))),
+  );
   return tfRecord(concat(double(1, wallTime), varint(2, step), bytes(5, concat(...values))));
 }
 
@@ -52,10 +53,13 @@ function fixed(field: number, wireType: number, size: number, write: (view: Data
   return out;
 }
 
-const double = (field: number, value: number): Uint8Array => fixed(field, 1, 8, (view) => view.setFloat64(0, value, true));
-const float = (field: number, value: number): Uint8Array => fixed(field, 5, 4, (view) => view.setFloat32(0, value, true));
+const double = (field: number, value: number): Uint8Array =>
+  fixed(field, 1, 8, (view) => view.setFloat64(0, value, true));
+const float = (field: number, value: number): Uint8Array =>
+  fixed(field, 5, 4, (view) => view.setFloat32(0, value, true));
 const varint = (field: number, value: number): Uint8Array => Uint8Array.of(key(field, 0), ...base128(value));
-const bytes = (field: number, value: Uint8Array): Uint8Array => concat(Uint8Array.of(key(field, 2), ...base128(value.length)), value);
+const bytes = (field: number, value: Uint8Array): Uint8Array =>
+  concat(Uint8Array.of(key(field, 2), ...base128(value.length)), value);
 
 function base128(value: number): number[] {
   const digits: number[] = [];

@@ -17,29 +17,39 @@ interface Options {
 const step = define<Options>({
   name: 'step',
   summary: 'time and memory of one training step, mode by mode',
-  configure: (command) => command
-    .requiredOption('--model <name>', `one of ${modelNames.join(', ')}`)
-    .requiredOption('--batch-size <rows>', 'rows of the batch', positiveInteger)
-    .requiredOption('--mode <names>', `one or more of ${modes.join(',')}, separated by commas`)
-    .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
-    .option('--repeats <n>', 'timed rounds', positiveInteger),
+  configure: (command) =>
+    command
+      .requiredOption('--model <name>', `one of ${modelNames.join(', ')}`)
+      .requiredOption('--batch-size <rows>', 'rows of the batch', positiveInteger)
+      .requiredOption('--mode <names>', `one or more of ${modes.join(',')}, separated by commas`)
+      .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
+      .option('--repeats <n>', 'timed rounds', positiveInteger),
   run: async (_, { mode, ...options }, io) => {
-    const result = await benchStep({ ...options, modes: parseModes(mode), onProgress: (message) => io.stderr.write(`${message}\n`) });
+    const result = await benchStep({
+      ...options,
+      modes: parseModes(mode),
+      onProgress: (message) => io.stderr.write(`${message}\n`),
+    });
     const rows = result.results.map((r) => {
       const ratio = result.ratios[r.mode];
       return [
-        r.mode, round(r.medianMs), round(r.minMs), round(r.peakMiB), round(r.modelGflops),
-        ratio?.time.toFixed(3) ?? '', ratio?.memory.toFixed(3) ?? '',
+        r.mode,
+        round(r.medianMs),
+        round(r.minMs),
+        round(r.peakMiB),
+        round(r.modelGflops),
+        ratio?.time.toFixed(3) ?? '',
+        ratio?.memory.toFixed(3) ?? '',
       ];
     });
     const head = ['mode', 'median ms', 'least ms', 'peak MiB', 'GFLOP/s', 'time ×', 'memory ×'];
-    return {
-      json: result,
-      text: `${result.model}, batch ${result.batchSize}, ${result.threads} threads; 2048³ product: ${round(result.gemmGflops)} GFLOP/s\n\n${table(head, rows)}`,
-    };
+    const setting = `${result.model}, batch ${result.batchSize}, ${result.threads} threads`;
+    const gemm = `2048³ matrix product at ${round(result.gemmGflops)} GFLOP/s`;
+    return { json: result, text: `${setting}; ${gemm}\n\n${table(head, rows)}` };
   },
 });
 
-export const bench = (session: Session): Command => new Command('bench').description('measurements').addCommand(step(session));
+export const bench = (session: Session): Command =>
+  new Command('bench').description('measurements').addCommand(step(session));
 
 const round = (x: number): number => Number(x.toFixed(1));

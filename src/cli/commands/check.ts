@@ -18,20 +18,32 @@ const clippingModes = modes.filter((mode) => mode !== 'non-private');
 export const check = define<Options>({
   name: 'check',
   summary: 'compare per-example losses, norms and gradients with a reference file',
-  configure: (command) => command
-    .argument('<model>', 'an ONNX file')
-    .requiredOption('--expected <file>', 'reference gradients (JSON)')
-    .option('--mode <name>', `how norms are got: ${clippingModes.join(', ')}`, 'book-keeping'),
+  configure: (command) =>
+    command
+      .argument('<model>', 'an ONNX file')
+      .requiredOption('--expected <file>', 'reference gradients (JSON)')
+      .option('--mode <name>', `how norms are got: ${clippingModes.join(', ')}`, 'book-keeping'),
   run: async ([path = ''], { expected, mode }) => {
     const model = openModel(path);
-    const result = await checked(model, parseExpected(readText(expected), expected), onnxruntimeEngine(), asMode(mode, clippingModes));
-    const { ok, maxRelativeError: { loss, norms, gradients }, worst } = result;
+    const result = await checked(
+      model,
+      parseExpected(readText(expected), expected),
+      onnxruntimeEngine(),
+      asMode(mode, clippingModes),
+    );
+    const {
+      ok,
+      maxRelativeError: { loss, norms, gradients },
+      worst,
+    } = result;
     return {
       json: result,
       text: facts({
-        result: ok ? 'as expected' : `not as expected (tolerance ${checkTolerance})`, 'error of losses': loss.toExponential(2),
-        'error of norms': norms.toExponential(2), 'error of gradients': gradients.toExponential(2),
-        worst: ok ? undefined : `${worst.parameter || 'loss'}, example ${worst.example}`,
+        'result': ok ? 'as expected' : `not as expected (tolerance ${checkTolerance})`,
+        'error of losses': loss.toExponential(2),
+        'error of norms': norms.toExponential(2),
+        'error of gradients': gradients.toExponential(2),
+        'worst': ok ? undefined : `${worst.parameter || 'loss'}, example ${worst.example}`,
       }),
       exitCode: ok ? 0 : 1,
     };
@@ -42,9 +54,15 @@ function readText(path: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch (cause) {
-    throw new GhostgradError({
-      what: 'cannot read the reference file', where: path, found: cause instanceof Error ? cause.message : String(cause),
-      expected: 'a JSON file', fix: 'check --expected',
-    }, { cause });
+    throw new GhostgradError(
+      {
+        what: 'cannot read the reference file',
+        where: path,
+        found: cause instanceof Error ? cause.message : String(cause),
+        expected: 'a JSON file',
+        fix: 'check --expected',
+      },
+      { cause },
+    );
   }
 }

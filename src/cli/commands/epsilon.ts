@@ -18,22 +18,24 @@ export const accountantHelp = 'auto, exact-gaussian (every step on all of the da
 export const epsilon = define<Options>({
   name: 'epsilon',
   summary: 'ε that training spends at a δ (or δ at an ε)',
-  configure: (command) => command
-    .requiredOption('--noise-multiplier <sigma>', 'noise standard deviation over the clipping norm', number)
-    .requiredOption('--sample-rate <q>', 'expected batch size over number of examples; 1 for full batches', number)
-    .requiredOption('--steps <n>', 'number of steps', number)
-    .option('--delta <delta>', 'the δ to tell ε at', number)
-    .option('--epsilon <epsilon>', 'the ε to tell δ at', number)
-    .option('--accountant <name>', accountantHelp, 'auto'),
+  configure: (command) =>
+    command
+      .requiredOption('--noise-multiplier <sigma>', 'noise standard deviation over the clipping norm', number)
+      .requiredOption('--sample-rate <q>', 'expected batch size over number of examples; 1 for full batches', number)
+      .requiredOption('--steps <n>', 'number of steps', number)
+      .option('--delta <delta>', 'the δ to tell ε at', number)
+      .option('--epsilon <epsilon>', 'the ε to tell δ at', number)
+      .option('--accountant <name>', accountantHelp, 'auto'),
   run: (_, { noiseMultiplier, sampleRate, steps, delta, epsilon: target, accountant }) => {
     const event = selfComposed(poissonSampled(sampleRate, gaussian(noiseMultiplier)), steps);
     if ((delta === undefined) === (target === undefined)) {
       throw new GhostgradError({
-        what: delta === undefined ? 'neither --delta nor --epsilon is given' : '--delta and --epsilon are both given', expected: 'one of them; the other is told',
+        what: delta === undefined ? 'neither --delta nor --epsilon is given' : '--delta and --epsilon are both given',
+        expected: 'one of them; the other is told',
         fix: delta === undefined ? 'e.g. --delta 1e-5' : 'remove one',
       });
     }
     const spent = delta === undefined ? deltaOf(event, target ?? NaN, accountant) : epsilonOf(event, delta, accountant);
-    return { json: spent, text: facts({ 'ε': show(spent.epsilon), 'δ': show(spent.delta), accountant: spent.accountant }) };
+    return { json: spent, text: facts({ ε: show(spent.epsilon), δ: show(spent.delta), accountant: spent.accountant }) };
   },
 });

@@ -18,20 +18,31 @@ interface Options {
 export const evaluate = define<Options>({
   name: 'evaluate',
   summary: 'accuracy and loss of a model on data',
-  configure: (command) => command
-    .argument('<model>', 'an ONNX file')
-    .requiredOption('--data <spec>', 'a named set such as mnist:test, a path, or a mapping: {path: a.csv, label: y}')
-    .option('--loss <name>', 'cross-entropy, binary-cross-entropy, mse or output:<name> (default: what the model was trained with)')
-    .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
-    .option('--batch-size <rows>', 'rows computed at once', positiveInteger)
-    .option('--threads <n>', 'threads (default: one for each core)', positiveInteger),
+  configure: (command) =>
+    command
+      .argument('<model>', 'an ONNX file')
+      .requiredOption('--data <spec>', 'a named set such as mnist:test, a path, or a mapping: {path: a.csv, label: y}')
+      .option(
+        '--loss <name>',
+        'cross-entropy, binary-cross-entropy, mse or output:<name> (default: what the model was trained with)',
+      )
+      .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
+      .option('--batch-size <rows>', 'rows computed at once', positiveInteger)
+      .option('--threads <n>', 'threads (default: one for each core)', positiveInteger),
   run: async ([path = ''], { data, loss, ...options }) => {
     const model = openModel(path);
     const dataset = await loadData(parseSpec(data, '--data') as DataSpec);
-    const result = await evaluated(model, dataset, { ...options, ...(loss !== undefined && { loss: asLoss(loss, '--loss') }) });
+    const result = await evaluated(model, dataset, {
+      ...options,
+      ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
+    });
     return {
       json: result,
-      text: facts({ accuracy: result.accuracy === null ? undefined : percent(result.accuracy), loss: show(result.loss), examples: result.examples }),
+      text: facts({
+        accuracy: result.accuracy === null ? undefined : percent(result.accuracy),
+        loss: show(result.loss),
+        examples: result.examples,
+      }),
     };
   },
 });

@@ -22,21 +22,32 @@ interface Options {
 export const explain = define<Options>({
   name: 'explain',
   summary: 'how a model would be trained, layer by layer, and what stands in the way',
-  configure: (command) => command
-    .argument('<model>', "an ONNX file, a builder's name, or a mapping: {name: mlp, hidden: [64]}")
-    .option('--batch-size <rows>', 'rows that bytes and operations are told for (default: 32)', positiveInteger)
-    .option('--shape <input=dims>', 'shape of an input, batch first: tokens=B,128', collect)
-    .option('--trainable <pattern>', 'parameters to train; * stands for any characters (default: all)', collect)
-    .option('--loss <name>', 'cross-entropy, binary-cross-entropy, mse or output:<name> (default: cross-entropy)')
-    .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
-    .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`),
+  configure: (command) =>
+    command
+      .argument('<model>', "an ONNX file, a builder's name, or a mapping: {name: mlp, hidden: [64]}")
+      .option('--batch-size <rows>', 'rows that bytes and operations are told for (default: 32)', positiveInteger)
+      .option('--shape <input=dims>', 'shape of an input, batch first: tokens=B,128', collect)
+      .option('--trainable <pattern>', 'parameters to train; * stands for any characters (default: all)', collect)
+      .option('--loss <name>', 'cross-entropy, binary-cross-entropy, mse or output:<name> (default: cross-entropy)')
+      .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
+      .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`),
   run: ([name = ''], { loss, shape = [], mode, trainable, ...options }) => {
     const shapes = shape.map(parseShape);
     const { model, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'));
     const unknownInput = shapes.find(({ input }) => !model.inputs.some((i) => i.name === input));
-    if (unknownInput !== undefined) throw unknownName('input', unknownInput.input, model.inputs.map((i) => i.name), '--shape');
+    if (unknownInput !== undefined)
+      throw unknownName(
+        'input',
+        unknownInput.input,
+        model.inputs.map((i) => i.name),
+        '--shape',
+      );
     const result = explained({
-      model, output, ...options, loss: asLoss(loss ?? 'cross-entropy', '--loss'), trainable: asTrainable(trainable),
+      model,
+      output,
+      ...options,
+      loss: asLoss(loss ?? 'cross-entropy', '--loss'),
+      trainable: asTrainable(trainable),
       ...(mode !== undefined && { mode: asMode(mode) }),
       batchSize: options.batchSize ?? shapes.find(({ batch }) => batch !== undefined)?.batch,
       exampleShapes: Object.fromEntries(shapes.map(({ input, example }) => [input, example])),
@@ -51,32 +62,58 @@ function asTrainable(given: readonly string[] | undefined): 'all' | readonly str
   const later = patterns.find((pattern) => pattern === 'head' || pattern === 'bias' || pattern.startsWith('{'));
   if (later !== undefined) {
     throw new GhostgradError({
-      what: 'not available yet', where: '--trainable', found: later, expected: 'all, or patterns of parameter names', fix: "e.g. --trainable '*.bias'",
+      what: 'not available yet',
+      where: '--trainable',
+      found: later,
+      expected: 'all, or patterns of parameter names',
+      fix: "e.g. --trainable '*.bias'",
     });
   }
   return patterns.includes('all') ? 'all' : patterns;
 }
 
 /** `input=B,3,32,32`: the batch is a letter, or a number that bytes are told for. */
-function parseShape(text: string): { readonly input: string; readonly batch: number | undefined; readonly example: readonly number[] } {
+function parseShape(text: string): {
+  readonly input: string;
+  readonly batch: number | undefined;
+  readonly example: readonly number[];
+} {
   const at = text.lastIndexOf('=');
-  const [first = '', ...rest] = text.slice(at + 1).split(',').map((dimension) => dimension.trim());
+  const [first = '', ...rest] = text
+    .slice(at + 1)
+    .split(',')
+    .map((dimension) => dimension.trim());
   const example = rest.map(Number);
   const batch = /^[A-Za-z]\w*$/.test(first) ? undefined : Number(first);
   if (at < 1 || ![...example, batch ?? 1].every((n) => Number.isSafeInteger(n) && n > 0)) {
-    throw new GhostgradError({ what: 'not a shape', where: '--shape', found: text, expected: 'input=B,dim,dim,…', fix: 'e.g. --shape tokens=B,128' });
+    throw new GhostgradError({
+      what: 'not a shape',
+      where: '--shape',
+      found: text,
+      expected: 'input=B,dim,dim,…',
+      fix: 'e.g. --shape tokens=B,128',
+    });
   }
   return { input: text.slice(0, at), batch, example };
 }
 
 function describe({ parameters, layers, plan, unsupported, batchIndependent, violations }: Explanation): string {
   const head = ['layer', 'operator', 'parameter', 'T', 'd', 'p', 'norm', 'MiB', 'Mflop'];
-  const rows = layers.map(({ name, operator, parameter, T, d, p, norm, bytes, flops }) =>
-    [name, operator, parameter, T, d, p, norm, round(bytes / 2 ** 20), round(flops / 1e6)]);
+  const rows = layers.map(({ name, operator, parameter, T, d, p, norm, bytes, flops }) => [
+    name,
+    operator,
+    parameter,
+    T,
+    d,
+    p,
+    norm,
+    round(bytes / 2 ** 20),
+    round(flops / 1e6),
+  ]);
   const summary = facts({
-    parameters: `${parameters.total}, of which ${parameters.trainable} are trained`,
+    'parameters': `${parameters.total}, of which ${parameters.trainable} are trained`,
     'examples mix': batchIndependent ? 'no' : 'yes',
-    mode: plan.mode,
+    'mode': plan.mode,
     'live memory': layers.length === 0 ? undefined : `about ${round(plan.liveBytes / 2 ** 20)} MiB`,
     'extra arithmetic': layers.length === 0 ? undefined : percent(plan.extraFlopShare),
   });

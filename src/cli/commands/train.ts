@@ -2,7 +2,8 @@ import { basename, extname, join } from 'node:path';
 import { GhostgradError } from '../../errors.ts';
 import { progress } from '../../training/progress.ts';
 import { parseSpec, readRecipeFile, withSettings, withValue } from '../../training/recipe-file.ts';
-import { type Run, type TrainResult, type TrainingInput, train as trained } from '../../training/train.ts';
+import type { TrainingInput } from '../../training/materials.ts';
+import { type Run, type TrainResult, train as trained } from '../../training/train.ts';
 import { define } from '../command.ts';
 import { type Io, coloursFor } from '../io.ts';
 import { facts, percent, show } from '../text.ts';
@@ -27,22 +28,28 @@ type Mapping = Readonly<Record<string, unknown>>;
 export const train = define<Options>({
   name: 'train',
   summary: 'train a model with differential privacy',
-  configure: (command) => command
-    .argument('[recipe]', 'a recipe (YAML); the options below stand in for it, or change it')
-    .option('--set <path=value>', 'set a value of the recipe, e.g. training.epochs=3 (may be repeated)', collect)
-    .option('--model <model>', "a builder's name, an ONNX file, or a mapping: {name: mlp, hidden: [64]}")
-    .option('--train <spec>', 'training data: a named set such as mnist:train, a path, or a mapping')
-    .option('--test <spec>', 'test data, likewise')
-    .option('--label <column>', 'the column of the labels')
-    .option('--epsilon <epsilon>', 'the ε not to be exceeded', number)
-    .option('--delta <delta>', 'its δ', number)
-    .option('--batch-size <n>', 'expected examples in a step', number)
-    .option('--epochs <n>', 'passes over the data', number)
-    .option('--out <folder>', 'output folder (default: runs/ and the name of recipe or model)')
-    .option('--resume <run>', 'continue a run (not available yet)'),
+  configure: (command) =>
+    command
+      .argument('[recipe]', 'a recipe (YAML); the options below stand in for it, or change it')
+      .option('--set <path=value>', 'set a value of the recipe, e.g. training.epochs=3 (may be repeated)', collect)
+      .option('--model <model>', "a builder's name, an ONNX file, or a mapping: {name: mlp, hidden: [64]}")
+      .option('--train <spec>', 'training data: a named set such as mnist:train, a path, or a mapping')
+      .option('--test <spec>', 'test data, likewise')
+      .option('--label <column>', 'the column of the labels')
+      .option('--epsilon <epsilon>', 'the ε not to be exceeded', number)
+      .option('--delta <delta>', 'its δ', number)
+      .option('--batch-size <n>', 'expected examples in a step', number)
+      .option('--epochs <n>', 'passes over the data', number)
+      .option('--out <folder>', 'output folder (default: runs/ and the name of recipe or model)')
+      .option('--resume <run>', 'continue a run (not available yet)'),
   run: async ([file], options, io) => {
     if (options.resume !== undefined) {
-      throw new GhostgradError({ what: 'not available yet', where: '--resume', expected: 'a new run', fix: 'start anew: train RECIPE.yaml' });
+      throw new GhostgradError({
+        what: 'not available yet',
+        where: '--resume',
+        expected: 'a new run',
+        fix: 'start anew: train RECIPE.yaml',
+      });
     }
     const recipe = recipeOf(file, options);
     const stop = new AbortController();
@@ -63,18 +70,27 @@ export const train = define<Options>({
 function recipeOf(file: string | undefined, options: Options): TrainingInput {
   if (file === undefined && options.model === undefined && options.set === undefined) {
     throw new GhostgradError({
-      what: 'no recipe is given', where: 'train', expected: 'a recipe file, or at least --model, --train, --batch-size, --epochs, --epsilon and --delta',
+      what: 'no recipe is given',
+      where: 'train',
+      expected: 'a recipe file, or at least --model, --train, --batch-size, --epochs, --epsilon and --delta',
       fix: 'e.g. ghostgrad train examples/mnist.yaml',
     });
   }
-  const spec = (text: string | undefined, name: string): unknown => (text === undefined ? undefined : parseSpec(text, name));
+  const spec = (text: string | undefined, name: string): unknown =>
+    text === undefined ? undefined : parseSpec(text, name);
   const flags: readonly (readonly [path: string, value: unknown])[] = [
-    ['model', spec(options.model, '--model')], ['data.train', spec(options.train, '--train')], ['data.test', spec(options.test, '--test')],
-    ['privacy.epsilon', options.epsilon], ['privacy.delta', options.delta], ['training.batchSize', options.batchSize],
-    ['training.epochs', options.epochs], ['output', options.out],
+    ['model', spec(options.model, '--model')],
+    ['data.train', spec(options.train, '--train')],
+    ['data.test', spec(options.test, '--test')],
+    ['privacy.epsilon', options.epsilon],
+    ['privacy.delta', options.delta],
+    ['training.batchSize', options.batchSize],
+    ['training.epochs', options.epochs],
+    ['output', options.out],
   ];
   const given = flags.reduce<Mapping>(
-    (recipe, [path, value]) => (value === undefined ? recipe : withValue(recipe, path.split('.'), value, path)), file === undefined ? {} : readRecipeFile(file),
+    (recipe, [path, value]) => (value === undefined ? recipe : withValue(recipe, path.split('.'), value, path)),
+    file === undefined ? {} : readRecipeFile(file),
   );
   const labelled = options.label === undefined ? given : withLabel(given, options.label);
   const complete = withSettings(labelled, options.set ?? []);
@@ -85,20 +101,30 @@ function recipeOf(file: string | undefined, options: Options): TrainingInput {
 function withLabel(recipe: Mapping, label: string): Mapping {
   const data = recipe['data'];
   if (typeof data !== 'object' || data === null) return recipe;
-  return { ...recipe, data: Object.fromEntries(Object.entries(data).map(([name, spec]: [string, unknown]) => {
-    if (name === 'size') return [name, spec];
-    return [name, typeof spec === 'object' ? { ...spec, label } : { path: spec, label }];
-  })) };
+  return {
+    ...recipe,
+    data: Object.fromEntries(
+      Object.entries(data).map(([name, spec]: [string, unknown]) => {
+        if (name === 'size') return [name, spec];
+        return [name, typeof spec === 'object' ? { ...spec, label } : { path: spec, label }];
+      }),
+    ),
+  };
 }
 
 function defaultOutput(file: string | undefined, model: unknown): string {
   const nameOf = (path: string): string => basename(path, extname(path));
   if (file !== undefined) return join('runs', nameOf(file));
-  const name = typeof model === 'object' && model !== null ? Object.values(model)[0] as unknown : model;
+  const name = typeof model === 'object' && model !== null ? (Object.values(model)[0] as unknown) : model;
   return join('runs', typeof name === 'string' ? nameOf(name) : 'run');
 }
 
-async function withProgress(recipe: TrainingInput, file: string | undefined, signal: AbortSignal, io: Io): Promise<TrainResult> {
+async function withProgress(
+  recipe: TrainingInput,
+  file: string | undefined,
+  signal: AbortSignal,
+  io: Io,
+): Promise<TrainResult> {
   const line = progress(io.stderr);
   let run: Run | undefined;
   let first = 0;
@@ -108,13 +134,18 @@ async function withProgress(recipe: TrainingInput, file: string | undefined, sig
     onStart: (started) => {
       run = started;
       first = performance.now();
-      started.plan?.warnings.forEach((warning) => io.stderr.write(`${coloursFor(io.stderr, io.env).yellow('warning:')} ${warning}\n`));
+      started.plan?.warnings.forEach((warning) =>
+        io.stderr.write(`${coloursFor(io.stderr, io.env).yellow('warning:')} ${warning}\n`),
+      );
       io.stderr.write(`${startLine(started)}\n`);
     },
     onStep: ({ step, steps, epsilon, examplesPerSecond, uncovered }) => {
       const planned = run?.plan?.epsilon;
       line.update({
-        step, steps, examplesPerSecond, loss: uncovered.loss,
+        step,
+        steps,
+        examplesPerSecond,
+        loss: uncovered.loss,
         epsilon: epsilon === null || planned === undefined ? null : { spent: epsilon, planned },
         secondsLeft: ((performance.now() - first) / 1000 / step) * (steps - step),
       });
@@ -125,16 +156,25 @@ async function withProgress(recipe: TrainingInput, file: string | undefined, sig
 
 function startLine({ plan, plannedSteps }: Run): string {
   if (plan === null) return `${plannedSteps} steps without privacy: the model will guarantee nothing`;
-  return `${plannedSteps} steps, noise multiplier ${show(plan.noiseMultiplier)}, sample rate ${show(plan.sampleRate)}: `
-    + `ε = ${show(plan.epsilon)} at δ = ${plan.delta} (${plan.accountant})`;
+  return (
+    `${plannedSteps} steps, noise multiplier ${show(plan.noiseMultiplier)}, sample rate ${show(plan.sampleRate)}: ` +
+    `ε = ${show(plan.epsilon)} at δ = ${plan.delta} (${plan.accountant})`
+  );
 }
 
-const describe = ({ runDir, steps, epsilon, delta, test, seconds, peakRssMiB }: TrainResult): string => facts({
-  model: join(runDir ?? '', 'model.onnx'),
-  privacy: epsilon === null || delta === null ? 'none' : `(${show(epsilon)}, ${delta})-differential privacy, see ${join(runDir ?? '', 'privacy.json')}`,
-  accuracy: test === null || test.accuracy === null ? undefined : `${percent(test.accuracy)} of ${test.examples} test examples`,
-  'test loss': test === null ? undefined : show(test.loss),
-  steps,
-  time: `${show(seconds)} s`,
-  memory: `${Math.round(peakRssMiB)} MiB at most`,
-});
+const describe = ({ runDir, steps, epsilon, delta, test, seconds, peakRssMiB }: TrainResult): string =>
+  facts({
+    'model': join(runDir ?? '', 'model.onnx'),
+    'privacy':
+      epsilon === null || delta === null
+        ? 'none'
+        : `(${show(epsilon)}, ${delta})-differential privacy, see ${join(runDir ?? '', 'privacy.json')}`,
+    'accuracy':
+      test === null || test.accuracy === null
+        ? undefined
+        : `${percent(test.accuracy)} of ${test.examples} test examples`,
+    'test loss': test === null ? undefined : show(test.loss),
+    steps,
+    'time': `${show(seconds)} s`,
+    'memory': `${Math.round(peakRssMiB)} MiB at most`,
+  });
