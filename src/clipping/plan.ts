@@ -34,14 +34,16 @@ export function costsOf({ T, d, p, groups, gramDepth }: ContractionSize): Costs 
   const gradient = (d / groups) * p;
   const formed = 2 * T * gradient;
   const move = operationsPerMove;
+  // A convolution's patches are written and read.
+  const unfolding = d > gramDepth ? 2 * T * d * move : 0;
   return {
     ghost: T === 1
       ? 2 * (d + p)
       : 2 * T * T * (gramDepth + p) + groups * T * T * move * (4 + d / gramDepth),
     // Written once, read for its norm.
-    instantiate: formed + 2 * gradient * move,
-    // The unfolded input is written and read, the weighed output gradient too.
-    product: formed + 2 * T * (d + 2 * p) * move,
+    instantiate: formed + unfolding + 2 * gradient * move,
+    // The weighed output gradient is written and read, by two operators.
+    product: formed + unfolding + 4 * T * p * move,
     weighted: gradient * move,
   };
 }

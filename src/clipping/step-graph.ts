@@ -7,6 +7,7 @@ import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
 import { type Contraction, type NormParts, type Weights, contractionOf, squaredLength } from './contraction.ts';
 import { type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
+import { dataLast } from './schedule.ts';
 import { type LayerPlan, type Mode, isTwoPass, planLayer } from './plan.ts';
 
 export interface StepOptions {
@@ -87,7 +88,10 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const summed = isTwoPass(options.mode) ? pass(weighSeed(b, seed, clipped.weights)) : first;
   // In the second pass the weights are in the seeds; what is left to do is to select.
   const weights = isTwoPass(options.mode) ? { valid: clipped.valid } : clipped;
-  const outputs = [...summed.map((layer) => sumOutput(layer, weights)), losses, [stepNames.norms, norm.computed] as const];
+  // ONNX Runtime visits the outputs from the last emitted to the first. Once the norms are known, the first layers'
+  // sums come first: they are small, and free the largest activations before the last layers' large sums are formed.
+  const inOrder = isTwoPass(options.mode) ? summed : [...summed].reverse();
+  const outputs = [...inOrder.map((layer) => sumOutput(layer, weights)), losses, [stepNames.norms, norm.computed] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, clipped.weights]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
@@ -161,8 +165,10 @@ function sumOutput({ parameter, does, plan }: Layer, weights: Weights | undefine
 function finish(
   b: GraphBuilder, layers: readonly Layer[], units: number, rows: number, outputs: readonly (readonly [string, Value])[],
 ): StepGraph {
+  const graph = b.build(outputs, 'step');
+  const data = graph.inputs.map(({ name }) => name).filter((name) => !layers.some(({ parameter }) => parameter === name));
   return {
-    graph: b.build(outputs, 'step'),
+    graph: dataLast(graph, new Set(data)),
     layers: layers.map(({ parameter, sites, contraction, plan }) => ({ parameter, sites, contraction, plan })),
     units, rows,
   };
