@@ -3,6 +3,7 @@ import { type Node, type TypedGraph, showNode } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
 import type { GraphBuilder, Value } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
+import { noGradientFlows } from '../ops/rules.ts';
 import { operatorOf } from '../ops/table.ts';
 
 /** A node that stands between a trainable parameter and the loss and has no gradient. */
@@ -38,7 +39,8 @@ export function gradientPath(
     const stopped = 'reason' in operator.gradient;
     const found = stopped ? [operator.gradient] : parameterObstacles(node, parameters, dependent, batch);
     obstacles.push(...found.map(({ reason, fix }) => ({ node: node.name, operator: node.op, reason, fix })));
-    if (!stopped) node.inputs.forEach((v) => reaches.add(v));
+    // What lies only behind a step function has a gradient of zero: it is not on the path.
+    if (!stopped && operator.gradient !== noGradientFlows) node.inputs.forEach((v) => reaches.add(v));
   }
   return {
     active: new Set([...dependent].filter((v) => reaches.has(v))),

@@ -1,0 +1,141 @@
+import { existsSync, mkdirSync, readFileSync, readdirSync, statSync, symlinkSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import { temporaryFolder } from '../../test/support/temp.ts';
+import { buildModel } from '../models/index.ts';
+import { decodeSafetensors } from '../tensor/safetensors.ts';
+import { float32 } from '../tensor/tensor.ts';
+import { openModel } from './model.ts';
+import { resolveRecipe } from './recipe.ts';
+import { checkOutput, createRunFolder } from './run-folder.ts';
+
+/** What the file system answers in place of doing what it was asked. */
+const failing = vi.hoisted(() => new Map<string, string>());
+vi.mock('node:fs', async (importOriginal) => {
+  const actual = await importOriginal<typeof import('node:fs')>();
+  const fail = <F extends keyof typeof actual>(name: F) => ({
+    [name]: (...args: unknown[]) => {
+      const code = failing.get(name);
+      if (code !== undefined) throw Object.assign(new Error(`${code}: injected`), { code });
+      return (actual[name] as (...args: unknown[]) => unknown)(...args);
+    },
+  });
+  return { ...actual, ...fail('writeSync'), ...fail('mkdirSync'), ...fail('accessSync'), ...fail('fsyncSync') };
+});
+afterEach(() => failing.clear());
+
+const recipe = resolveRecipe({
+  model: 'mlp', data: { train: 'mnist:train' }, privacy: { epsilon: 3, delta: 1e-5 }, training: { batchSize: 8, steps: 2 },
+});
+
+const files = (folder: string): string[] => readdirSync(folder, { recursive: true, withFileTypes: true })
+  .filter((entry) => entry.isFile()).map((entry) => entry.name);
+
+describe('checkOutput', () => {
+  it('takes a new folder and an empty one, and changes nothing', () => {
+    const { folder } = temporaryFolder();
+    mkdirSync(join(folder, 'empty'));
+    checkOutput(join(folder, 'empty'));
+    checkOutput(join(folder, 'deep', 'new', 'run'));
+    expect(readdirSync(folder)).toEqual(['empty']);
+  });
+
+  it('refuses a folder that is not empty, and a file', () => {
+    const { folder, write } = temporaryFolder();
+    const file = write('old.txt', 'x');
+    expect(() => checkOutput(folder)).toThrow(/cannot be used \(output .*\)\n {2}found: +1 entries, e\.g\. old\.txt/);
+    expect(() => checkOutput(file)).toThrow(/found: +a file/);
+    expect(() => checkOutput(join(file, 'run'))).toThrow(/a part of the path is a file|is a file/);
+  });
+
+  it('refuses a folder that may not be written', () => {
+    const { folder } = temporaryFolder();
+    failing.set('accessSync', 'EACCES');
+    expect(() => checkOutput(join(folder, 'run'))).toThrow(/cannot be written .*\n {2}found: +no permission to write/);
+    failing.set('accessSync', 'EROFS');
+    expect(() => checkOutput(join(folder, 'run'))).toThrow('a read-only file system');
+  });
+
+  it.skipIf(process.platform === 'win32')('refuses a link that leads nowhere it could write', () => {
+    const { folder, write } = temporaryFolder();
+    symlinkSync(write('file', ''), join(folder, 'link'));
+    expect(() => checkOutput(join(folder, 'link'))).toThrow('a file');
+  });
+});
+
+describe('a run folder', () => {
+  it('holds the recipe, and keeps what is not covered apart', () => {
+    const path = join(temporaryFolder().folder, 'runs', 'a');
+    const run = createRunFolder(path, recipe);
+    const uncovered = { drawn: 12345, loss: 0.12345, medianNorm: 6.54321, clipFraction: 0.54321 };
+    run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1234.5 }, uncovered);
+    run.metrics.write({ step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1234.5 }, { ...uncovered, loss: null });
+    run.metrics.close();
+
+    const read = (name: string): string => readFileSync(join(path, name), 'utf8');
+    expect(resolveRecipe(recipe)).toEqual(recipe);
+    expect(read('metrics.jsonl').trim().split('\n').map((line) => JSON.parse(line) as unknown)).toEqual([
+      { step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1200 }, { step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1200 },
+    ]);
+    expect(read('private/metrics.jsonl').trim().split('\n').map((line) => JSON.parse(line) as unknown))
+      .toEqual([{ step: 1, ...uncovered }, { step: 2, ...uncovered, loss: null }]);
+    expect(read('private/README.txt')).toContain('does not cover');
+    const events = readdirSync(path).find((name) => name.startsWith('events.out.tfevents.')) ?? '';
+    const tags = [...read(events).matchAll(/[a-z]+\/[a-z_]+/g)].map(String);
+    expect(new Set(tags)).toEqual(new Set(['privacy/epsilon', 'training/learning_rate', 'speed/examples_per_second']));
+    if (process.platform !== 'win32') {
+      expect(statSync(join(path, 'private')).mode & 0o777).toBe(0o700);
+      expect(statSync(join(path, 'private', 'metrics.jsonl')).mode & 0o777).toBe(0o600);
+    }
+  });
+
+  it('saves model, checkpoint and result so that they read back', () => {
+    const path = join(temporaryFolder().folder, 'run');
+    const run = createRunFolder(path, recipe);
+    const model = buildModel('mlp', { seed: 1 });
+    run.saveModel(model);
+    run.saveCheckpoint(new Map([['w', float32([1, 2])]]), { step: 3, tensors: new Map([['momentum/w', float32([3, 4])]]) });
+    run.saveResult({ steps: 3 });
+    run.metrics.close();
+    expect(openModel(join(path, 'model.onnx')).initializers).toEqual(model.initializers);
+    const checkpoint = (name: string) => decodeSafetensors(readFileSync(join(path, 'checkpoint', `${name}.safetensors`)));
+    expect(checkpoint('parameters')).toMatchObject({ metadata: { step: '3' } });
+    expect(checkpoint('parameters').tensors.get('w')?.data).toEqual(Float32Array.of(1, 2));
+    expect(checkpoint('optimizer').tensors.get('momentum/w')?.data).toEqual(Float32Array.of(3, 4));
+    expect(JSON.parse(readFileSync(join(path, 'result.json'), 'utf8'))).toEqual({ steps: 3 });
+    expect(files(path).filter((name) => name.endsWith('.tmp'))).toEqual([]);
+  });
+
+  it('is not made twice in the same place', () => {
+    const path = join(temporaryFolder().folder, 'run');
+    createRunFolder(path, recipe).metrics.close();
+    expect(() => createRunFolder(path, recipe)).toThrow('the output folder cannot be used');
+  });
+
+  it('leaves no half file when the disk is full, and says so', () => {
+    const path = join(temporaryFolder().folder, 'run');
+    const run = createRunFolder(path, recipe);
+    for (const call of ['writeSync', 'fsyncSync']) {
+      failing.set(call, 'ENOSPC');
+      for (const save of [
+        () => run.saveModel(buildModel('mlp', { seed: 1 })),
+        () => run.saveCheckpoint(new Map([['w', float32([1])]]), { step: 1, tensors: new Map() }),
+        () => run.saveResult({}),
+      ]) expect(save).toThrow(/no space left on the disk/);
+      failing.clear();
+    }
+    failing.set('writeSync', 'ENOSPC');
+    const metrics = { step: 1, epsilon: 1, learningRate: 1, examplesPerSecond: 1 };
+    expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1 })).toThrow('metrics cannot be written');
+    failing.clear();
+    run.metrics.close();
+    expect(files(path).filter((name) => /model|safetensors|result|tmp/.test(name))).toEqual([]);
+  });
+
+  it('is refused when the disk is full before it begins', () => {
+    const { folder } = temporaryFolder();
+    failing.set('mkdirSync', 'ENOSPC');
+    expect(() => createRunFolder(join(folder, 'run'), recipe)).toThrow('no space left on the disk');
+    expect(existsSync(join(folder, 'run'))).toBe(false);
+  });
+});
