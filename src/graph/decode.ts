@@ -193,6 +193,8 @@ function decodeAttribute(a: AttributeProto, where: string, externalData?: Extern
     case AttributeType.STRINGS: return { type: 'strings', value: a.strings.map(text) };
     case AttributeType.TENSOR:
       if (a.t) return { type: 'tensor', value: decodeTensor(a.t, `attribute "${a.name}" of ${where}`, externalData) };
+      break;
+    default:
   }
   return { type: 'other', value: AttributeType[a.type] };
 }

@@ -23,7 +23,7 @@ async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise
   try {
     await call({
       kind: 'create', model, threads: options.threads ?? defaultThreads(), profile: options.profile,
-    }, [model.buffer as ArrayBuffer]);
+    }, [model.buffer]);
   } catch (cause) {
     await worker.terminate();
     throw new GhostgradError({

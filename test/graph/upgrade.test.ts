@@ -209,7 +209,7 @@ function graphFor(
 describe('upgrade', () => {
   for (const test of cases) {
     const settings = Object.entries(test.attributes ?? {})
-      .map(([name, { value: v }]) => `${name}=${String(v)}`)
+      .map(([name, { value: v }]) => `${name}=${JSON.stringify(v)}`)
       .join(' ');
     for (const opset of test.opsets) {
       it(`${test.op}-${opset} [${test.x.join()}] ${settings}${test.unknownRank ? ' rank unknown' : ''}`, async () => {

@@ -25,7 +25,7 @@ export const parametersOf = (analysis: Analysis): Map<string, FloatTensor> =>
   new Map(analysis.parameters.map((name) => [name, analysis.task.model.initializers.get(name) as FloatTensor]));
 
 /** The runtime moves buffers away: give it copies. */
-const copy = <T extends Tensor>(t: T): T => ({ ...t, data: t.data.slice() }) as T;
+const copy = <T extends Tensor>(t: T): T => ({ ...t, data: t.data.slice() });
 
 const mask = (present: readonly boolean[]): Tensor => tensor('bool', [present.length], Uint8Array.from(present, Number));
 
