@@ -7,8 +7,11 @@ describe('recipe files', () => {
   it('are YAML, and read again what recipeText wrote', () => {
     const { write } = temporaryFolder();
     const recipe = resolveRecipe({
-      model: { name: 'mlp', hidden: [8] }, data: { train: { path: 'a.csv', label: 'y' } }, privacy: { epsilon: 1.5, delta: 1e-7 },
-      training: { batchSize: 8, steps: 3 }, output: 'runs/a',
+      model: { name: 'mlp', hidden: [8] },
+      data: { train: { path: 'a.csv', label: 'y' } },
+      privacy: { epsilon: 1.5, delta: 1e-7 },
+      training: { batchSize: 8, steps: 3 },
+      output: 'runs/a',
     });
     expect(resolveRecipe(readRecipeFile(write('r.yaml', recipeText(recipe))))).toEqual(recipe);
   });
@@ -33,8 +36,18 @@ describe('settings', () => {
   const raw = { model: 'mlp', training: { epochs: 3, batchSize: 8 } };
 
   it('replace, add and take away values, which are YAML', () => {
-    expect(withSettings(raw, ['training.epochs=', 'training.steps=10', 'data.train={path: a.csv, label: y}', 'privacy.delta=1e-5'])).toEqual({
-      model: 'mlp', training: { batchSize: 8, steps: 10 }, data: { train: { path: 'a.csv', label: 'y' } }, privacy: { delta: 1e-5 },
+    expect(
+      withSettings(raw, [
+        'training.epochs=',
+        'training.steps=10',
+        'data.train={path: a.csv, label: y}',
+        'privacy.delta=1e-5',
+      ]),
+    ).toEqual({
+      model: 'mlp',
+      training: { batchSize: 8, steps: 10 },
+      data: { train: { path: 'a.csv', label: 'y' } },
+      privacy: { delta: 1e-5 },
     });
     expect(withSettings(raw, ['output=a=b'])).toMatchObject({ output: 'a=b' });
     expect(raw.training.epochs).toBe(3);
@@ -44,7 +57,9 @@ describe('settings', () => {
     for (const setting of ['training.epochs', '=3', 'training..epochs=3', '.=1']) {
       expect(() => withSettings(raw, [setting])).toThrow('not a setting');
     }
-    expect(() => withSettings(raw, ['model.hidden=3'])).toThrow('a setting leads into a value that has no keys (--set model.hidden)');
+    expect(() => withSettings(raw, ['model.hidden=3'])).toThrow(
+      'a setting leads into a value that has no keys (--set model.hidden)',
+    );
     expect(() => withSettings(raw, ['model={'])).toThrow('not valid YAML (--set model');
   });
 
@@ -65,7 +80,10 @@ describe('data specs on a command line', () => {
   });
 
   it('hold no more aliases than a person would write', () => {
-    const bomb = ['a: &a [x,x,x,x,x,x,x,x,x]', ...[...'bcdefgh'].map((c, i) => `${c}: &${c} [${Array(9).fill(`*${'abcdefg'[i]}`).join()}]`)].join('\n');
+    const bomb = [
+      'a: &a [x,x,x,x,x,x,x,x,x]',
+      ...[...'bcdefgh'].map((c, i) => `${c}: &${c} [${Array(9).fill(`*${'abcdefg'[i]}`).join()}]`),
+    ].join('\n');
     expect(() => parseYaml(bomb, 'r.yaml')).toThrow();
   });
 });

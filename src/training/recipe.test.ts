@@ -40,16 +40,36 @@ describe('resolveRecipe', () => {
       loss: 'cross-entropy',
       trainable: 'all',
       privacy: {
-        epsilon: 3, delta: 1e-5, accountant: 'auto', sampling: 'poisson', neighbors: 'add-remove', noise: 'float', unit: 'example',
+        epsilon: 3,
+        delta: 1e-5,
+        accountant: 'auto',
+        sampling: 'poisson',
+        neighbors: 'add-remove',
+        noise: 'float',
+        unit: 'example',
       },
       clipping: {
-        style: 'flat', groups: {}, norm: 1, function: 'abadi', gamma: 0.01, threshold: 'fixed', allocation: 'global',
+        style: 'flat',
+        groups: {},
+        norm: 1,
+        function: 'abadi',
+        gamma: 0.01,
+        threshold: 'fixed',
+        allocation: 'global',
       },
       training: {
-        batchSize: 512, epochs: 40, schedule: 'constant',
+        batchSize: 512,
+        epochs: 40,
+        schedule: 'constant',
         optimizer: { name: 'adam', learningRate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0 },
       },
-      performance: { mode: 'book-keeping', optimizeFor: 'time', memoryMiB: 'auto', microBatch: 'auto', threads: 'auto' },
+      performance: {
+        mode: 'book-keeping',
+        optimizeFor: 'time',
+        memoryMiB: 'auto',
+        microBatch: 'auto',
+        threads: 'auto',
+      },
     });
   });
 
@@ -60,12 +80,22 @@ describe('resolveRecipe', () => {
 
   it('takes every form of model, trainable parameters, noise and length', () => {
     for (const changes of [
-      { model: 'my/model.onnx' }, { model: { path: 'model.bin', output: 'logits' } }, { model: { name: 'mlp', hidden: [8] } },
-      { trainable: ['*.bias'] }, { loss: 'output:losses' }, { 'privacy.epsilon': undefined, 'privacy.noiseMultiplier': 1.2 },
-      { 'training.epochs': undefined, 'training.steps': 7 }, { 'training.epochs': 0.5 }, { 'data.size': 60000 },
-      { 'training.schedule': { name: 'cosine', warmup: 0.1 } }, { 'training.seed': 7 }, { 'training.seed': 'seven' },
-      { 'privacy.sampling': 'full-batch', 'training.batchSize': undefined }, { output: 'runs/x' },
-    ]) expect(() => resolveRecipe(changed(changes))).not.toThrow();
+      { model: 'my/model.onnx' },
+      { model: { path: 'model.bin', output: 'logits' } },
+      { model: { name: 'mlp', hidden: [8] } },
+      { trainable: ['*.bias'] },
+      { loss: 'output:losses' },
+      { 'privacy.epsilon': undefined, 'privacy.noiseMultiplier': 1.2 },
+      { 'training.epochs': undefined, 'training.steps': 7 },
+      { 'training.epochs': 0.5 },
+      { 'data.size': 60000 },
+      { 'training.schedule': { name: 'cosine', warmup: 0.1 } },
+      { 'training.seed': 7 },
+      { 'training.seed': 'seven' },
+      { 'privacy.sampling': 'full-batch', 'training.batchSize': undefined },
+      { output: 'runs/x' },
+    ])
+      expect(() => resolveRecipe(changed(changes))).not.toThrow();
   });
 
   it('trains without norms when the recipe wants no privacy', () => {
@@ -85,13 +115,34 @@ describe('resolveRecipe', () => {
   });
 
   it.each([
-    ['privacy.epsilon', 0], ['privacy.epsilon', -1], ['privacy.epsilon', Infinity], ['privacy.epsilon', NaN],
-    ['privacy.epsilon', 'three'], ['privacy.delta', 0], ['privacy.delta', 1], ['privacy.delta', -1e-5],
-    ['privacy.delta', '1e-5'], ['privacy.noiseMultiplier', 0], ['clipping.norm', 0], ['clipping.norm', Infinity],
-    ['clipping.gamma', -1], ['training.batchSize', 0], ['training.batchSize', -5], ['training.epochs', 0],
-    ['training.steps', 1.5], ['training.optimizer', 'sgd'], ['data.size', 0], ['data.train', 3], ['performance.threads', 0],
-    ['performance.microBatch', 'big'], ['privacy.neighbors', 'both'], ['loss', 'entropy'], ['trainable', []],
-    ['clipping.function', 'abbadi'], ['model', 3], ['model', {}],
+    ['privacy.epsilon', 0],
+    ['privacy.epsilon', -1],
+    ['privacy.epsilon', Infinity],
+    ['privacy.epsilon', NaN],
+    ['privacy.epsilon', 'three'],
+    ['privacy.delta', 0],
+    ['privacy.delta', 1],
+    ['privacy.delta', -1e-5],
+    ['privacy.delta', '1e-5'],
+    ['privacy.noiseMultiplier', 0],
+    ['clipping.norm', 0],
+    ['clipping.norm', Infinity],
+    ['clipping.gamma', -1],
+    ['training.batchSize', 0],
+    ['training.batchSize', -5],
+    ['training.epochs', 0],
+    ['training.steps', 1.5],
+    ['training.optimizer', 'sgd'],
+    ['data.size', 0],
+    ['data.train', 3],
+    ['performance.threads', 0],
+    ['performance.microBatch', 'big'],
+    ['privacy.neighbors', 'both'],
+    ['loss', 'entropy'],
+    ['trainable', []],
+    ['clipping.function', 'abbadi'],
+    ['model', 3],
+    ['model', {}],
   ])('refuses %s: %s and says where', (path, value) => {
     const parts = refusal({ [path]: value });
     expect(parts.where).toContain('r.yaml');
@@ -99,14 +150,15 @@ describe('resolveRecipe', () => {
     expect(parts.expected).toBeTruthy();
   });
 
-  it.each([
-    ['model'], ['data'], ['data.train'], ['privacy'], ['privacy.delta'], ['training'], ['training.batchSize'],
-  ])('asks for %s when it is missing, with an example', (path) => {
-    const parts = refusal({ [path]: undefined });
-    expect(parts.what).toBe('missing option');
-    expect(parts.where).toBe(`r.yaml: ${path}`);
-    expect(parts.fix).toMatch(/^e\.g\. /);
-  });
+  it.each([['model'], ['data'], ['data.train'], ['privacy'], ['privacy.delta'], ['training'], ['training.batchSize']])(
+    'asks for %s when it is missing, with an example',
+    (path) => {
+      const parts = refusal({ [path]: undefined });
+      expect(parts.what).toBe('missing option');
+      expect(parts.where).toBe(`r.yaml: ${path}`);
+      expect(parts.fix).toMatch(/^e\.g\. /);
+    },
+  );
 
   it.each([
     ['epsilon and noiseMultiplier are both given', { 'privacy.noiseMultiplier': 1 }],
@@ -119,13 +171,27 @@ describe('resolveRecipe', () => {
   });
 
   it.each([
-    ['head', { classes: 10 }], ['loss', 'causal-lm'], ['trainable', 'head'], ['trainable', 'bias'],
-    ['trainable', { lora: { rank: 8 } }], ['privacy.epsilon', [1, 2]], ['privacy.accountant', 'pld'],
-    ['privacy.accountant', 'gdp'], ['privacy.sampling', 'truncated-poisson'], ['privacy.sampling', 'without-replacement'],
-    ['privacy.noise', 'discrete'], ['privacy.unit', 'person'], ['clipping.style', 'per-layer'],
-    ['clipping.style', 'per-block'], ['clipping.groups', { a: ['*'] }], ['clipping.function', 'psac'],
-    ['clipping.threshold', { adaptive: { quantile: 0.5 } }], ['clipping.allocation', 'weighted'],
-    ['performance.mode', 'per-layer'], ['performance.optimizeFor', 'memory'], ['performance.memoryMiB', 512],
+    ['head', { classes: 10 }],
+    ['loss', 'causal-lm'],
+    ['trainable', 'head'],
+    ['trainable', 'bias'],
+    ['trainable', { lora: { rank: 8 } }],
+    ['privacy.epsilon', [1, 2]],
+    ['privacy.accountant', 'pld'],
+    ['privacy.accountant', 'gdp'],
+    ['privacy.sampling', 'truncated-poisson'],
+    ['privacy.sampling', 'without-replacement'],
+    ['privacy.noise', 'discrete'],
+    ['privacy.unit', 'person'],
+    ['clipping.style', 'per-layer'],
+    ['clipping.style', 'per-block'],
+    ['clipping.groups', { a: ['*'] }],
+    ['clipping.function', 'psac'],
+    ['clipping.threshold', { adaptive: { quantile: 0.5 } }],
+    ['clipping.allocation', 'weighted'],
+    ['performance.mode', 'per-layer'],
+    ['performance.optimizeFor', 'memory'],
+    ['performance.memoryMiB', 512],
   ])('knows that %s: %j is not available yet', (path, value) => {
     const parts = refusal({ [path]: value });
     expect(parts).toMatchObject({ what: 'not available yet', where: `r.yaml: ${path}` });
@@ -133,14 +199,20 @@ describe('resolveRecipe', () => {
   });
 
   it('suggests the nearest model, optimizer and option of an optimizer', () => {
-    expect(refusal({ model: 'cnn-than' })).toMatchObject({ what: 'unknown model "cnn-than"', fix: 'did you mean "cnn-tanh"?' });
+    expect(refusal({ model: 'cnn-than' })).toMatchObject({
+      what: 'unknown model "cnn-than"',
+      fix: 'did you mean "cnn-tanh"?',
+    });
     expect(refusal({ 'training.optimizer': { name: 'adma' } }).fix).toBe('did you mean "adam"?');
-    expect(refusal({ 'training.optimizer': { name: 'sgd', learningrate: 1 } }).fix).toBe('did you mean "learningRate"?');
+    expect(refusal({ 'training.optimizer': { name: 'sgd', learningrate: 1 } }).fix).toBe(
+      'did you mean "learningRate"?',
+    );
     expect(refusal({ 'training.schedule': 'cosin' }).fix).toBe('did you mean "cosine"?');
     expect(refusal({ model: { path: 'a.onnx', outptu: 'x' } }).fix).toBe('did you mean "output"?');
   });
 
   it('refuses what is no mapping', () => {
-    for (const raw of [null, 3, 'recipe', [], undefined]) expect(() => resolveRecipe(raw)).toThrow('a recipe is a mapping');
+    for (const raw of [null, 3, 'recipe', [], undefined])
+      expect(() => resolveRecipe(raw)).toThrow('a recipe is a mapping');
   });
 });

@@ -25,11 +25,16 @@ vi.mock('node:fs', async (importOriginal) => {
 afterEach(() => failing.clear());
 
 const recipe = resolveRecipe({
-  model: 'mlp', data: { train: 'mnist:train' }, privacy: { epsilon: 3, delta: 1e-5 }, training: { batchSize: 8, steps: 2 },
+  model: 'mlp',
+  data: { train: 'mnist:train' },
+  privacy: { epsilon: 3, delta: 1e-5 },
+  training: { batchSize: 8, steps: 2 },
 });
 
-const files = (folder: string): string[] => readdirSync(folder, { recursive: true, withFileTypes: true })
-  .filter((entry) => entry.isFile()).map((entry) => entry.name);
+const files = (folder: string): string[] =>
+  readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => entry.name);
 
 describe('checkOutput', () => {
   it('takes a new folder and an empty one, and changes nothing', () => {
@@ -69,16 +74,32 @@ describe('a run folder', () => {
     const run = createRunFolder(path, recipe);
     const uncovered = { drawn: 12345, loss: 0.12345, medianNorm: 6.54321, clipFraction: 0.54321 };
     run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1234.5 }, uncovered);
-    run.metrics.write({ step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1234.5 }, { ...uncovered, loss: null });
+    run.metrics.write(
+      { step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1234.5 },
+      { ...uncovered, loss: null },
+    );
     run.metrics.close();
 
     const read = (name: string): string => readFileSync(join(path, name), 'utf8');
     expect(resolveRecipe(recipe)).toEqual(recipe);
-    expect(read('metrics.jsonl').trim().split('\n').map((line) => JSON.parse(line) as unknown)).toEqual([
-      { step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1200 }, { step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1200 },
+    expect(
+      read('metrics.jsonl')
+        .trim()
+        .split('\n')
+        .map((line) => JSON.parse(line) as unknown),
+    ).toEqual([
+      { step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1200 },
+      { step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1200 },
     ]);
-    expect(read('private/metrics.jsonl').trim().split('\n').map((line) => JSON.parse(line) as unknown))
-      .toEqual([{ step: 1, ...uncovered }, { step: 2, ...uncovered, loss: null }]);
+    expect(
+      read('private/metrics.jsonl')
+        .trim()
+        .split('\n')
+        .map((line) => JSON.parse(line) as unknown),
+    ).toEqual([
+      { step: 1, ...uncovered },
+      { step: 2, ...uncovered, loss: null },
+    ]);
     expect(read('private/README.txt')).toContain('does not cover');
     const events = readdirSync(path).find((name) => name.startsWith('events.out.tfevents.')) ?? '';
     const tags = [...read(events).matchAll(/[a-z]+\/[a-z_]+/g)].map(String);
@@ -94,11 +115,15 @@ describe('a run folder', () => {
     const run = createRunFolder(path, recipe);
     const model = buildModel('mlp', { seed: 1 });
     run.saveModel(model);
-    run.saveCheckpoint(new Map([['w', float32([1, 2])]]), { step: 3, tensors: new Map([['momentum/w', float32([3, 4])]]) });
+    run.saveCheckpoint(new Map([['w', float32([1, 2])]]), {
+      step: 3,
+      tensors: new Map([['momentum/w', float32([3, 4])]]),
+    });
     run.saveResult({ steps: 3 });
     run.metrics.close();
     expect(openModel(join(path, 'model.onnx')).initializers).toEqual(model.initializers);
-    const checkpoint = (name: string) => decodeSafetensors(readFileSync(join(path, 'checkpoint', `${name}.safetensors`)));
+    const checkpoint = (name: string) =>
+      decodeSafetensors(readFileSync(join(path, 'checkpoint', `${name}.safetensors`)));
     expect(checkpoint('parameters')).toMatchObject({ metadata: { step: '3' } });
     expect(checkpoint('parameters').tensors.get('w')?.data).toEqual(Float32Array.of(1, 2));
     expect(checkpoint('optimizer').tensors.get('momentum/w')?.data).toEqual(Float32Array.of(3, 4));
@@ -121,12 +146,15 @@ describe('a run folder', () => {
         () => run.saveModel(buildModel('mlp', { seed: 1 })),
         () => run.saveCheckpoint(new Map([['w', float32([1])]]), { step: 1, tensors: new Map() }),
         () => run.saveResult({}),
-      ]) expect(save).toThrow(/no space left on the disk/);
+      ])
+        expect(save).toThrow(/no space left on the disk/);
       failing.clear();
     }
     failing.set('writeSync', 'ENOSPC');
     const metrics = { step: 1, epsilon: 1, learningRate: 1, examplesPerSecond: 1 };
-    expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1 })).toThrow('metrics cannot be written');
+    expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1 })).toThrow(
+      'metrics cannot be written',
+    );
     failing.clear();
     run.metrics.close();
     expect(files(path).filter((name) => /model|safetensors|result|tmp/.test(name))).toEqual([]);

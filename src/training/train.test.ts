@@ -40,8 +40,12 @@ const recipe = (changes: Partial<TrainingInput> = {}): TrainingInput => ({
   performance: { threads: 1 },
   ...changes,
 });
-const shorter = (steps: number, training: object = {}): TrainingInput['training'] =>
-  ({ batchSize: 50, steps, optimizer: { name: 'sgd', learningRate: 0.5 }, ...training });
+const shorter = (steps: number, training: object = {}): TrainingInput['training'] => ({
+  batchSize: 50,
+  steps,
+  optimizer: { name: 'sgd', learningRate: 0.5 },
+  ...training,
+});
 
 describe('a run', () => {
   it('learns, spends what it said, and leaves a folder that holds together', async () => {
@@ -50,7 +54,15 @@ describe('a run', () => {
     const result = await train(recipe({ output }), { onStep: (report) => reports.push(report) });
     const read = (name: string): string => readFileSync(join(output, name), 'utf8');
 
-    expect(result).toMatchObject({ runDir: output, steps: 40, delta: 1e-4, accountant: 'rdp', sampleRate: 0.25, batchSize: 50, datasetSize: 200 });
+    expect(result).toMatchObject({
+      runDir: output,
+      steps: 40,
+      delta: 1e-4,
+      accountant: 'rdp',
+      sampleRate: 0.25,
+      batchSize: 50,
+      datasetSize: 200,
+    });
     expect(result.test?.accuracy).toBeGreaterThan(0.9);
     expect(result.epsilon).toBeLessThanOrEqual(8);
     expect(result.epsilon).toBeGreaterThan(7.99);
@@ -64,7 +76,14 @@ describe('a run', () => {
     expect(new Set(reports.map(({ uncovered }) => uncovered.drawn)).size).toBeGreaterThan(1);
 
     const certificate = certificateSchema.parse(JSON.parse(read('privacy.json')));
-    expect(certificate).toMatchObject({ valid: true, steps: 40, plannedSteps: 40, epsilon: result.epsilon, normaliser: 50, clipping: { function: 'abadi', norm: 1 } });
+    expect(certificate).toMatchObject({
+      valid: true,
+      steps: 40,
+      plannedSteps: 40,
+      epsilon: result.epsilon,
+      normaliser: 50,
+      clipping: { function: 'abadi', norm: 1 },
+    });
     expect(epsilonOf(certificate.event, 1e-4).epsilon).toBeCloseTo(result.epsilon ?? NaN, 10);
     const ledger = await verifyLedger(join(output, 'ledger.jsonl'));
     expect(ledger).toMatchObject({ problems: [], torn: false, head: certificate.ledger?.head });
@@ -76,7 +95,10 @@ describe('a run', () => {
     expect(await evaluate(model, blobs(100))).toEqual(result.test);
     const saved = decodeSafetensors(readFileSync(join(output, 'checkpoint', 'parameters.safetensors'))).tensors;
     for (const [name, value] of saved) expect(value).toEqual(model.initializers.get(name));
-    expect(readRecipeFile(join(output, 'recipe.yaml'))).toMatchObject({ data: { train: '(in memory: blobs)' }, clipping: { norm: 1, gamma: 0.01 } });
+    expect(readRecipeFile(join(output, 'recipe.yaml'))).toMatchObject({
+      data: { train: '(in memory: blobs)' },
+      clipping: { norm: 1, gamma: 0.01 },
+    });
     expect(readdirSync(output).filter((name) => name.startsWith('events'))).toHaveLength(1);
   });
 
@@ -101,7 +123,10 @@ describe('a run', () => {
   it('stops after the step that has begun, and certifies the steps done', async () => {
     const output = join(temporaryFolder().folder, 'run');
     const stop = new AbortController();
-    const result = await train(recipe({ output }), { signal: stop.signal, onStep: ({ step }) => (step === 5 ? stop.abort() : undefined) });
+    const result = await train(recipe({ output }), {
+      signal: stop.signal,
+      onStep: ({ step }) => (step === 5 ? stop.abort() : undefined),
+    });
     expect(result.steps).toBe(5);
     const certificate = certificateSchema.parse(JSON.parse(readFileSync(join(output, 'privacy.json'), 'utf8')));
     expect(certificate).toMatchObject({ steps: 5, plannedSteps: 40, epsilon: result.epsilon });
@@ -110,17 +135,23 @@ describe('a run', () => {
   });
 
   it('takes noisy steps on empty draws', async () => {
-    const run = await prepare(recipe({ training: shorter(5, { batchSize: 0.001, optimizer: { name: 'sgd', learningRate: 1e-6 } }) }));
+    const run = await prepare(
+      recipe({ training: shorter(5, { batchSize: 0.001, optimizer: { name: 'sgd', learningRate: 1e-6 } }) }),
+    );
     const before = run.model().initializers;
-    for await (const { uncovered } of run.steps()) expect(uncovered).toEqual({ drawn: 0, loss: null, medianNorm: null, clipFraction: null });
+    for await (const { uncovered } of run.steps())
+      expect(uncovered).toEqual({ drawn: 0, loss: null, medianNorm: null, clipFraction: null });
     const after = run.model().initializers;
-    for (const [name, { data }] of before) expect([...(after.get(name)?.data ?? [])].every((x, i) => x !== data[i])).toBe(true);
+    for (const [name, { data }] of before)
+      expect([...(after.get(name)?.data ?? [])].every((x, i) => x !== data[i])).toBe(true);
     expect((await run.finish()).epsilon).toBeGreaterThan(0);
   });
 
   it('is the same again for a seed, whose certificate is void, and another without', async () => {
     const weights = async (seed?: number) => {
-      const run = await prepare(recipe({ model: buildModel(blobModel, { seed: 1 }), training: shorter(3, seed === undefined ? {} : { seed }) }));
+      const run = await prepare(
+        recipe({ model: buildModel(blobModel, { seed: 1 }), training: shorter(3, seed === undefined ? {} : { seed }) }),
+      );
       for await (const _ of run.steps());
       const { initializers } = run.model();
       await run.release();
@@ -153,7 +184,9 @@ describe('a run', () => {
   });
 
   it('takes sizes from what is public: the declared number of examples, not the rows', async () => {
-    const run = await prepare(recipe({ data: { train: blobs(), size: 400 }, training: { ...shorter(1), epochs: 3, steps: undefined } }));
+    const run = await prepare(
+      recipe({ data: { train: blobs(), size: 400 }, training: { ...shorter(1), epochs: 3, steps: undefined } }),
+    );
     expect(run.plan).toMatchObject({ datasetSize: 400, sampleRate: 50 / 400 });
     expect(run.plannedSteps).toBe(24);
     await run.release();
@@ -163,8 +196,9 @@ describe('a run', () => {
     const model = buildModel(blobModel, { seed: 1 });
     const run = await prepare(recipe({ model, trainable: ['classifier.*'], training: shorter(2) }));
     for await (const _ of run.steps());
-    const changed = [...run.model().initializers].filter(([name, { data }]) =>
-      [...data].some((x, i) => x !== model.initializers.get(name)?.data[i])).map(([name]) => name);
+    const changed = [...run.model().initializers]
+      .filter(([name, { data }]) => [...data].some((x, i) => x !== model.initializers.get(name)?.data[i]))
+      .map(([name]) => name);
     await run.release();
     expect(changed.sort()).toEqual(['classifier.bias', 'classifier.weight']);
   });
@@ -173,22 +207,37 @@ describe('a run', () => {
 describe('a run is refused before anything is written', () => {
   const refused = async (changes: Partial<TrainingInput>): Promise<string> => {
     const output = join(temporaryFolder().folder, 'run');
-    const message = await train(recipe({ ...changes, output })).then(() => 'accepted', (error: unknown) => String(error));
+    const message = await train(recipe({ ...changes, output })).then(
+      () => 'accepted',
+      (error: unknown) => String(error),
+    );
     expect(existsSync(output)).toBe(false);
     return message;
   };
 
   it('for data that do not fit', async () => {
-    expect(await refused({ data: { train: datasetFromTensors(float32([1, 2, 3, 4], [1, 4]), int64([2])) } })).toMatch('a label is out of range');
-    expect(await refused({ data: { train: datasetFromTensors(float32([1, NaN, 3, 4], [1, 4]), int64([1])) } })).toMatch('not finite');
-    expect(await refused({ data: { train: datasetFromTensors(float32([1, 2, 3], [1, 3]), int64([1])) } })).toMatch(/another shape|shape/);
-    expect(await refused({ data: { train: blobs(), test: datasetFromTensors(float32([1, 2, 3, 4], [1, 4]), int64([5])) } })).toMatch('a label is out of range');
+    expect(await refused({ data: { train: datasetFromTensors(float32([1, 2, 3, 4], [1, 4]), int64([2])) } })).toMatch(
+      'a label is out of range',
+    );
+    expect(await refused({ data: { train: datasetFromTensors(float32([1, NaN, 3, 4], [1, 4]), int64([1])) } })).toMatch(
+      'not finite',
+    );
+    expect(await refused({ data: { train: datasetFromTensors(float32([1, 2, 3], [1, 3]), int64([1])) } })).toMatch(
+      /another shape|shape/,
+    );
+    expect(
+      await refused({ data: { train: blobs(), test: datasetFromTensors(float32([1, 2, 3, 4], [1, 4]), int64([5])) } }),
+    ).toMatch('a label is out of range');
   });
 
   it('for sizes that cannot be', async () => {
     expect(await refused({ training: shorter(3, { batchSize: 201 }) })).toMatch('batchSize is out of range');
-    expect(await refused({ privacy: 'none', training: shorter(3, { batchSize: 201 }) })).toMatch('batchSize is out of range');
-    expect(await refused({ privacy: { epsilon: 1, delta: 1e-4, sampling: 'full-batch' } })).toMatch('full-batch sampling with a smaller batch');
+    expect(await refused({ privacy: 'none', training: shorter(3, { batchSize: 201 }) })).toMatch(
+      'batchSize is out of range',
+    );
+    expect(await refused({ privacy: { epsilon: 1, delta: 1e-4, sampling: 'full-batch' } })).toMatch(
+      'full-batch sampling with a smaller batch',
+    );
   });
 
   it('for patterns that match nothing', async () => {
@@ -196,18 +245,37 @@ describe('a run is refused before anything is written', () => {
   });
 
   const graph = (nodes: Graph['nodes'], more: Readonly<Record<string, number[]>> = {}): Graph => ({
-    name: 'g', opset: latestOpset, metadata: {}, nodes,
-    inputs: [{ name: 'x', dtype: 'float32', shape: ['batch', 4] }], outputs: [{ name: 'y', dtype: 'float32', shape: ['batch', 4] }],
-    initializers: new Map(Object.entries({ w: [1, 1, 1, 1], ...more }).map(([name, values]) => [name, float32(values)])),
+    name: 'g',
+    opset: latestOpset,
+    metadata: {},
+    nodes,
+    inputs: [{ name: 'x', dtype: 'float32', shape: ['batch', 4] }],
+    outputs: [{ name: 'y', dtype: 'float32', shape: ['batch', 4] }],
+    initializers: new Map(
+      Object.entries({ w: [1, 1, 1, 1], ...more }).map(([name, values]) => [name, float32(values)]),
+    ),
   });
-  const node = (op: string, inputs: string[], output: string, attributes = {}) =>
-    ({ op, domain: '', name: `the ${op}`, inputs, outputs: [output], attributes });
+  const node = (op: string, inputs: string[], output: string, attributes = {}) => ({
+    op,
+    domain: '',
+    name: `the ${op}`,
+    inputs,
+    outputs: [output],
+    attributes,
+  });
 
   it('for an operator without a gradient on the way to a parameter, by the name of its node', async () => {
     const window = { kernel_shape: { type: 'ints', value: [2] } };
-    const pooled = graph([node('Mul', ['x', 'w'], 'a'), node('LpPool', ['a'], 'b', window), node('Flatten', ['b'], 'y')]);
+    const pooled = graph([
+      node('Mul', ['x', 'w'], 'a'),
+      node('LpPool', ['a'], 'b', window),
+      node('Flatten', ['b'], 'y'),
+    ]);
     const data = { train: datasetFromTensors(float32([1, 2, 3, 4], [1, 1, 4]), int64([0])) };
-    const message = await refused({ data, model: { ...pooled, inputs: [{ name: 'x', dtype: 'float32', shape: ['batch', 1, 4] }] } });
+    const message = await refused({
+      data,
+      model: { ...pooled, inputs: [{ name: 'x', dtype: 'float32', shape: ['batch', 1, 4] }] },
+    });
     expect(message).toContain('the LpPool');
     expect(message).toContain('cannot be differentiated');
   });
@@ -220,9 +288,14 @@ describe('a run is refused before anything is written', () => {
   it('for batch normalisation in training mode, by the name of its node', async () => {
     const training = { training_mode: { type: 'int', value: 1 } };
     const message = await refused({
-      model: graph([{ ...node('BatchNormalization', ['x', 'w', 'b', 'm', 'v'], 'y', training), outputs: ['y', 'm2', 'v2'] }], {
-        b: [0, 0, 0, 0], m: [0, 0, 0, 0], v: [1, 1, 1, 1],
-      }),
+      model: graph(
+        [{ ...node('BatchNormalization', ['x', 'w', 'b', 'm', 'v'], 'y', training), outputs: ['y', 'm2', 'v2'] }],
+        {
+          b: [0, 0, 0, 0],
+          m: [0, 0, 0, 0],
+          v: [1, 1, 1, 1],
+        },
+      ),
     });
     expect(message).toContain('the BatchNormalization');
     expect(message).toContain('mix');

@@ -90,10 +90,10 @@ export async function prepare(
 
   const { source, trainingSet, testSet } = await loadMaterials(input, recipe);
   const task = taskFor({ ...source, loss: recipe.loss, trainable: recipe.trainable }, trainingSet);
-  const analysis = analyse(task);
-  requireTrainable(analysis);
   const data = fittedTo(task, trainingSet);
   if (testSet !== undefined) fittedTo(task, testSet);
+  const analysis = analyse(task);
+  requireTrainable(analysis);
 
   const datasetSize = recipe.data.size ?? trainingSet.declaredSize ?? data.size;
   const batchSize = recipe.training.batchSize ?? datasetSize;

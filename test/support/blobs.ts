@@ -10,7 +10,9 @@ export function blobs(rows = 200): Dataset {
     return state / 2 ** 31 - 1;
   };
   const labels = Array.from({ length: rows }, (_, i) => i % 2);
-  const features = labels.flatMap((label) => [0, 1, 2, 3].map((i) => uniform() + (label === 1 ? 1 : -1) * (i % 2 === 0 ? 1 : 0.5)));
+  const features = labels.flatMap((label) =>
+    [0, 1, 2, 3].map((i) => uniform() + (label === 1 ? 1 : -1) * (i % 2 === 0 ? 1 : 0.5)),
+  );
   return datasetFromTensors(float32(features, [rows, 4]), int64(labels), { name: 'blobs' });
 }
 
