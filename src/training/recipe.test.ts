@@ -98,6 +98,11 @@ describe('resolveRecipe', () => {
       expect(() => resolveRecipe(changed(changes))).not.toThrow();
   });
 
+  it('takes options of a model beside its name or under options', () => {
+    const under = changed({ model: { name: 'mlp', options: { hidden: [8] } } });
+    expect(resolveRecipe(under).model).toEqual({ name: 'mlp', hidden: [8] });
+  });
+
   it('trains without norms when the recipe wants no privacy', () => {
     expect(resolveRecipe(changed({ privacy: 'none' })).performance.mode).toBe('non-private');
   });

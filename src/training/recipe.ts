@@ -72,9 +72,17 @@ const performanceSchema = z.strictObject({
   threads: z.union([z.literal('auto'), count]).default('auto'),
 });
 
-const modelSchema = z.custom<ModelReference>(
-  (value) => (typeof value === 'string' && value !== '') || (isMapping(value) && ('name' in value || 'path' in value)),
-  "a builder's name, a mapping with name or path, or a path to an .onnx file",
+/** A builder's options stand beside its name, or under `options`. */
+const modelSchema = z.preprocess(
+  (value) => {
+    if (!isMapping(value) || !isMapping(value['options'])) return value;
+    const { options, ...rest } = value;
+    return { ...rest, ...(options) };
+  },
+  z.custom<ModelReference>(
+    (value) => (typeof value === 'string' && value !== '') || (isMapping(value) && ('name' in value || 'path' in value)),
+    "a builder's name, a mapping with name or path, or a path to an .onnx file",
+  ),
 );
 
 const recipeSchema = z.strictObject({
