@@ -114,6 +114,20 @@ describe('w·‖true gradient‖ ≤ R(1+ρ) on adversarial operands', () => {
     }), { numRuns: 40 });
   });
 
+  it('operands on the edge of overflow are dropped, not taken for zero', async () => {
+    // Squared lengths between what is still ordinary and what float32 can hold.
+    const [T, d, p] = [4, 4, 1];
+    const a = new Array<number>(units * T * d).fill(3.5e18);
+    const bb = new Array<number>(units * T * p).fill(1);
+    for (const method of ['ghost', 'instantiated'] as const) {
+      const weights = await clip(
+        (x, y) => ({ kind: 'outer', input: x, outputGradient: y, transposed: false }), [d, p],
+        a, [units, T, d], bb, [units, T, p], method, 1,
+      );
+      expect([...weights]).toEqual([0, 0, 0]);
+    }
+  });
+
   it('the computed norm alone would break the bound', () => {
     // Float32 Gram sums of equal positions whose output gradients cancel: the reason for all this.
     const T = 64;

@@ -119,12 +119,15 @@ function instantiatedNorm(c: Context, perExample: Value, error: Value | undefine
   return { squared, allowance: scale(c.b, squared, squaresError(c, perExample)), ...(error && { error }) };
 }
 
+/** Units whose part of x has an ordinary squared length, [U] bool. */
+const isOrdinary = (c: Context, x: Value): Value => c.b.op('Less', [squares(c, x), c.b.scalar(largestSquare)]);
+
 /** x with the units removed whose squared length is not an ordinary number: selected, never multiplied. */
-function finiteOnly(c: Context, x: Value): Value {
-  if (!c.guarded) return x;
-  const { b } = c;
-  return select(c, b.op('Less', [squares(c, x), b.scalar(largestSquare)]), x);
-}
+const finiteOnly = (c: Context, x: Value): Value => (c.guarded ? select(c, isOrdinary(c, x), x) : x);
+
+/** Squared lengths, infinite where {@link finiteOnly} removes the unit: what a norm is made of must show it. */
+const markedSquares = (c: Context, x: Value): Value =>
+  where(c.b, isOrdinary(c, x), squares(c, x), c.b.scalar(Infinity));
 
 /** x with the units for which `keep` [U] is false set to zero. Units are the outer factor of axis 0. */
 function select({ b, units }: Context, keep: Value, x: Value): Value {
@@ -185,7 +188,7 @@ function tied(c: Context, parts: readonly Contraction[]): Contraction {
 /** Bound on the error of the norm of a gradient summed over `terms` products of a and b: γ·‖a‖·‖b‖. */
 function instantiationError(c: Context, terms: number, a: Value, bb: Value): Value {
   const { b } = c;
-  const lengths = mul(b, b.op('Sqrt', [squares(c, a)]), b.op('Sqrt', [squares(c, bb)]));
+  const lengths = mul(b, b.op('Sqrt', [markedSquares(c, a)]), b.op('Sqrt', [markedSquares(c, bb)]));
   return scale(b, lengths, gamma(terms + 8) * 1.01);
 }
 
@@ -210,7 +213,7 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
     ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient) : gramNorm(c, {
       gramA: matmul(b, finiteOnly(c, raw), finiteOnly(c, raw), { transposeY: true }),
       gramB: matmul(b, gradient, gradient, { transposeY: true }),
-      groups: 1, depth: d + p, rawSquares: squares(c, raw),
+      groups: 1, depth: d + p, rawSquares: markedSquares(c, raw),
     })),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
@@ -226,7 +229,7 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
 /** ‖a‖²·‖b‖² for one position. */
 function rankOneNorm(c: Context, a: Value, bb: Value): NormParts {
   const { b } = c;
-  const squared = mul(b, squares(c, a), squares(c, bb));
+  const squared = mul(b, markedSquares(c, a), markedSquares(c, bb));
   return { squared, allowance: scale(b, squared, squaresError(c, a) + squaresError(c, bb) + gamma(8)) };
 }
 
@@ -265,7 +268,7 @@ interface Grams {
   readonly groups: number;
   /** Roundings that went into an entry of either. */
   readonly depth: number;
-  /** [U] squared length of the raw input, which marks the units whose input is not finite. */
+  /** [U] squared length of the input, infinite for the units whose input is not ordinary. */
   readonly rawSquares: Value;
 }
 
@@ -286,7 +289,7 @@ function gramNorm(c: Context, { gramA, gramB, groups, depth, rawSquares }: Grams
   const lengths = b.op('Sqrt', [mul(b, diagonal(gramA), diagonal(gramB))]);
   const total = reduceSum(b, reshape(b, lengths, [units, groups * T]), [1]);
   const allowance = scale(b, mul(b, total, total), bound * 1.01);
-  // Adding 0·finite changes nothing; a raw input that is not finite makes the allowance NaN, which drops the unit.
+  // Adding 0·finite changes nothing; an input that was removed makes the allowance NaN, which drops the unit.
   return { squared, allowance: b.op('Add', [allowance, scale(b, rawSquares, 0)]) };
 }
 
@@ -320,7 +323,7 @@ function convolution(c: Context, use: Use<'convolution'>): Contraction {
     ghost: () => gramNorm(c, {
       gramA: patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out),
       gramB: gram(gradients(use.outputGradient)),
-      groups, depth: (channels + p) / groups + sizeOf(geometry.kernel), rawSquares: squares(c, use.input),
+      groups, depth: (channels + p) / groups + sizeOf(geometry.kernel), rawSquares: markedSquares(c, use.input),
     }),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
