@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import { type Tensor, float32, isFloat, sameShape, toNumbers } from '../../src/tensor/tensor.ts';
+import { type Tensor, float32, isFloat, sameShape, toNumbers, zeros } from '../../src/tensor/tensor.ts';
 import {
   type Sample, build, differentiable, dot, feedsOf, gradientContext, gradients, randomLike, shapes, withSession,
 } from './operator-sample.ts';
@@ -33,6 +33,16 @@ export async function checkFold(sample: Sample): Promise<void> {
       expect(t.data, shapes(sample)).toEqual(expected.data);
     }
   });
+}
+
+/** What the gradient rule gives each float input for a cotangent of the first output; zeros where it gives nothing. */
+export async function gradientOf(sample: Sample, dY: Tensor): Promise<number[][]> {
+  const wrt = differentiable(sample);
+  const built = build(sample);
+  const found = gradients(built, gradientContext(built, sample, wrt, [0]));
+  const given = wrt.flatMap((i) => (found[i] === undefined ? [] : [[`g${i}`, found[i]] as const]));
+  const values = await withSession(built.b.build(given), (run) => run({ ...feedsOf(sample), dy0: dY }));
+  return wrt.map((i) => toNumbers(values[`g${i}`] ?? zeros('float32', sample.inputs[i]!.value.shape)));
 }
 
 export interface GradientCheckOptions {
