@@ -261,19 +261,18 @@ const scatterND: Operator = {
     return [x];
   },
   batch: (context): BatchResult => {
-    const { inputs, constants, batch } = context;
+    const { inputs, batch } = context;
     const [x, indices, updates] = [0, 1, 2].map((i) => inputs[i]?.shape ?? []) as [Shape, Shape, Shape];
-    const rank = Math.max(x.length, updates.length);
-    // Data and updates end in the same axes; only there is it known that no index names another example.
-    const joint = jointBatch(
-      { ...context, inputs: [inputs[0], inputs[2]], constants: [constants[0], constants[2]], batch: [batch[0], batch[2]] }, rank, false,
-    );
-    if (joint !== undefined && 'violation' in joint) return joint;
-    if (batch[1] !== undefined || (joint !== undefined && joint.axis < rank - x.length + depthOf(indices))) {
-      return violation((batch[1] ?? joint)?.axis ?? 0, 'writes to places of the batch that the indices name',
+    const indexed = [depthOf(indices), 0, indices.length - 1];
+    const named = batch.find((at, i) => at !== undefined && (i === 1 || at.axis < indexed[i]!));
+    if (named !== undefined) {
+      return violation(named.axis, 'writes to places of the batch that the indices name',
         'scatter within each example: put the batch behind the axes that are indexed');
     }
-    return [joint && { ...joint, axis: joint.axis - rank + x.length }];
+    // Data and updates end in the same axes.
+    const rank = Math.max(x.length, updates.length);
+    const joint = jointBatch({ ...context, inputs: [inputs[0], undefined, inputs[2]] }, rank, false);
+    return joint === undefined || 'violation' in joint ? joint ?? [undefined] : [{ ...joint, axis: joint.axis - rank + x.length }];
   },
   gradient: scatterGradient('GatherND', () => ({})),
 };

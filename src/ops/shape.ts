@@ -42,7 +42,7 @@ const reshaping = (shapeOf: (context: OperandContext) => Shape): Operator => ({
   shape: (context) => {
     const x = operand(context, 0);
     const shape = shapeOf(context);
-    if (sizeOf(shape) !== sizeOf(x.shape)) {
+    if (sizeOf(shape) !== sizeOf(x.shape) || !shape.every(Number.isInteger)) {
       throw badOperands(context, `${showShape(x.shape)} into ${showShape(shape)}`, 'shapes with equally many elements');
     }
     return [{ dtype: x.dtype, shape }];
@@ -56,7 +56,7 @@ const reshaping = (shapeOf: (context: OperandContext) => Shape): Operator => ({
 function reshapeTarget(context: OperandContext): Shape {
   const from = operand(context, 0).shape;
   const allowZero = intAttribute(context.node, 'allowzero', 0) !== 0;
-  const asked = requiredIntegers(context, 1).map((n, i) => (n === 0 && !allowZero ? from[i] ?? 0 : n));
+  const asked = requiredIntegers(context, 1).map((n, i) => (n === 0 && !allowZero ? from[i] ?? -2 : n));
   const rest = asked.filter((n) => n !== -1);
   if (rest.length < asked.length - 1 || rest.some((n) => n < 0)) {
     throw badOperands(context, showShape(asked), 'sizes of at least 0 and at most one -1');

@@ -30,7 +30,7 @@ export interface Sample {
 
 export const constantOperand = (value: Tensor): Operand => ({ value, constant: true });
 export const shapes = (sample: Sample): string =>
-  `${sample.op}(${sample.inputs.map((o) => (o === undefined ? '' : `${o.value.dtype}[${o.value.shape.join()}]`)).join('; ')}) ${JSON.stringify(sample.attributes ?? {})}`;
+  `${sample.op}(${sample.inputs.map((o) => (o === undefined ? '' : `${o.value.dtype}[${o.value.shape.join()}]`)).join('; ')}) ${JSON.stringify(sample.attributes ?? {}, (_, v: unknown) => (typeof v === 'bigint' ? String(v) : v))}`;
 
 export interface Built {
   readonly b: GraphBuilder;
