@@ -15,6 +15,10 @@ export interface ContractionSize {
   readonly groups: number;
   /** Length of the vectors whose inner products make the input's Gram matrix (d, or a convolution's channels). */
   readonly gramDepth: number;
+  /** How many such Gram matrices are added up: 1, or the elements of a convolution's kernel. */
+  readonly gramTerms: number;
+  /** Whether the input is unfolded into patches. */
+  readonly unfolded: boolean;
 }
 
 /**
@@ -209,7 +213,7 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
     b, product(finiteOnly(c, raw), selected ? finiteOnly(c, gradient) : gradient), [units, ...parameterShape],
   );
   return {
-    size: { T, d, p, groups: 1, gramDepth: d },
+    size: { T, d, p, groups: 1, gramDepth: d, gramTerms: 1, unfolded: false },
     ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient) : gramNorm(c, {
       gramA: matmul(b, finiteOnly(c, raw), finiteOnly(c, raw), { transposeY: true }),
       gramB: matmul(b, gradient, gradient, { transposeY: true }),
@@ -318,12 +322,18 @@ function convolution(c: Context, use: Use<'convolution'>): Contraction {
     b, matmul(b, gradients(selected ? finiteOnly(c, use.outputGradient) : use.outputGradient), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }), [units, ...parameterShape],
   );
   const gram = (x: Value) => matmul(b, x, x, { transposeX: true });
+  // With longer steps there are more pixels than patches, and the patches' own Gram matrix is the cheaper one.
+  const fromPixels = geometry.strides.every((stride) => stride === 1);
+  const gramDepth = fromPixels ? channels : d;
+  const gramTerms = fromPixels ? sizeOf(geometry.kernel) : 1;
   return {
-    size: { T, d, p, groups, gramDepth: channels },
+    size: { T, d, p, groups, gramDepth, gramTerms, unfolded: sizeOf(geometry.kernel) > 1 },
     ghost: () => gramNorm(c, {
-      gramA: patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out),
+      gramA: fromPixels
+        ? patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out)
+        : gram(byGroup(unfold(b, input(), geometry, out))),
       gramB: gram(gradients(use.outputGradient)),
-      groups, depth: (channels + p) / groups + sizeOf(geometry.kernel), rawSquares: markedSquares(c, use.input),
+      groups, depth: (gramDepth + p) / groups + gramTerms, rawSquares: markedSquares(c, use.input),
     }),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
@@ -363,7 +373,7 @@ function gather(c: Context, use: Use<'gather'>): Contraction {
     return reshape(b, scatter([units, table, p], at, reshape(b, gradient, [units * T, p])), [units, ...parameterShape]);
   };
   return {
-    size: { T, d: table, p, groups: 1, gramDepth: 1 },
+    size: { T, d: table, p, groups: 1, gramDepth: 1, gramTerms: 1, unfolded: false },
     ghost: () => {
       const same = b.op('Equal', [reshape(b, indices, [units, T, 1]), reshape(b, indices, [units, 1, T])]);
       return gramNorm(c, {
@@ -395,7 +405,7 @@ function broadcast(c: Context, gradient: Value, trailing: number): Contraction {
   const size = sizeOf(parameterShape);
   const T = sizeOf(b.shape(gradient)) / (units * size);
   return {
-    size: { T, d: 1, p: size, groups: 1, gramDepth: 1 },
+    size: { T, d: 1, p: size, groups: 1, gramDepth: 1, gramTerms: 1, unfolded: false },
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
     instantiated: () => instantiatedNorm(c, perExample(), T > 1 ? summationError(c, T, gradient) : undefined),

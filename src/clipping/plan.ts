@@ -30,16 +30,16 @@ export interface Costs {
 const operationsPerMove = 16;
 
 /** The complexity model: T positions, d inputs, p outputs (Bu et al. 2022, §3 and Table 2, with memory traffic). */
-export function costsOf({ T, d, p, groups, gramDepth }: ContractionSize): Costs {
+export function costsOf({ T, d, p, groups, gramDepth, gramTerms, unfolded }: ContractionSize): Costs {
   const gradient = (d / groups) * p;
   const formed = 2 * T * gradient;
   const move = operationsPerMove;
   // A convolution's patches are written and read.
-  const unfolding = d > gramDepth ? 2 * T * d * move : 0;
+  const unfolding = unfolded ? 2 * T * d * move : 0;
   return {
     ghost: T === 1
       ? 2 * (d + p)
-      : 2 * T * T * (gramDepth + p) + groups * T * T * move * (4 + d / gramDepth),
+      : 2 * T * T * (gramDepth + p) + groups * T * T * move * (4 + 2 * gramTerms),
     // Written once, read for its norm.
     instantiate: formed + unfolding + 2 * gradient * move,
     // The weighed output gradient is written and read, by two operators.
@@ -74,8 +74,8 @@ export const ghostTakesLessSpace = ({ T, d, p, groups }: ContractionSize): boole
  * Whether the rounding allowance of the ghost norm could shrink ordinary gradients noticeably: for positions whose
  * gradients do not align, the allowance is about γ·T of the squared norm. The line is drawn at 1 % of the norm.
  */
-export function allowanceBites({ T, p, groups, d, gramDepth }: ContractionSize): boolean {
-  return T > 1 && gramBound({ T, groups }, (gramDepth + p) / groups + d / gramDepth) * T > 0.02;
+export function allowanceBites({ T, p, groups, gramDepth, gramTerms }: ContractionSize): boolean {
+  return T > 1 && gramBound({ T, groups }, (gramDepth + p) / groups + gramTerms) * T > 0.02;
 }
 
 /** Chooses norm and sum for one parameter's use. */

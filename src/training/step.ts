@@ -54,7 +54,7 @@ export interface StepProgram {
 }
 
 /** Rows computed at once unless told otherwise: large enough to keep a core busy, small enough for its cache. */
-export const defaultMicroBatch = 128;
+export const defaultMicroBatch = 64;
 
 /** Models up to this many trainable numbers are computed by several single-threaded lanes side by side. */
 const largestForLanes = 2_000_000;
