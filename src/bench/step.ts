@@ -106,13 +106,14 @@ export function parseModes(text: string): Mode[] {
   });
 }
 
-interface Child {
+export interface Child {
   readonly flops: number;
   run(): Promise<{ ms: number; peakMiB: number }>;
   stop(): void;
 }
 
-async function startChild(job: BenchJob): Promise<Child> {
+/** A process of its own that measures one job. */
+export async function startChild(job: BenchJob): Promise<Child> {
   const program = fileURLToPath(new URL('./child.js', import.meta.url));
   if (!existsSync(program)) {
     throw new GhostgradError({ what: 'the benchmark runs from the built package only', where: 'bench', expected: 'dist/', fix: 'npm run build' });
@@ -142,7 +143,7 @@ const asker = (process: ChildProcess) => (request: ChildRequest): Promise<ChildR
   process.send(request);
 });
 
-function median(values: readonly number[]): number {
+export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
