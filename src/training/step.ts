@@ -60,7 +60,7 @@ export const defaultMicroBatch = 64;
 const largestForLanes = 2_000_000;
 
 /** What a remainder is computed in: parts of this size, so that padding wastes little. */
-const remainderOf = (microBatch: number): number => Math.max(1, Math.round(microBatch / 8));
+const remainderOf = (microBatch: number): number => Math.max(1, Math.round(microBatch / 4));
 
 /**
  * Compiles one training step. A small model's micro-batches are spread over lanes, one for each core: many of a small
