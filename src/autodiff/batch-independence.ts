@@ -2,6 +2,7 @@ import type { Node, TypedGraph } from '../graph/ir.ts';
 import type { BatchAxis, } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { operatorOf } from '../ops/table.ts';
+import { type Tensor, isFloat } from '../tensor/tensor.ts';
 
 export interface Violation {
   /** Name of the node that lets examples mix. */
@@ -43,7 +44,7 @@ export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAx
       node,
       inputs: node.inputs.map((v) => graph.types.get(v)),
       outputs: outputTypes(graph, node),
-      constants: node.inputs.map((v) => graph.initializers.get(v)),
+      constants: node.inputs.map((v) => fixedValue(graph, v)),
       batch: node.inputs.map((v) => batch.get(v)),
     });
     if ('violation' in result) {
@@ -57,6 +58,12 @@ export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAx
     });
   }
   return { batch, violations };
+}
+
+/** A constant, unless it may be a parameter: what a rule concludes from its values must hold after training too. */
+function fixedValue(graph: TypedGraph, value: Value): Tensor | undefined {
+  const t = graph.initializers.get(value);
+  return t !== undefined && (graph.literals?.has(value) === true || !isFloat(t.dtype)) ? t : undefined;
 }
 
 function outputTypes(graph: TypedGraph, node: Node) {

@@ -3,7 +3,8 @@ import { type GraphBuilder, type Value, add, div, mul, reduceSum, scale, sub, wh
 import { badOperands, operand, outputGradient } from './operands.ts';
 import type { GradientContext, Operator } from './operator.ts';
 import {
-  alongAxes, axisAttribute, broadcastShapes, broadcasting, castTo, elementwiseBatch, gate, noGradientFlows, scalarLike, unary,
+  alongAxes, axisAttribute, broadcastShapes, broadcasting, castTo, elementwiseBatch, gate, noGradientFlows, scalarLike,
+  unary,
 } from './rules.ts';
 
 const plus = (b: GraphBuilder, x: Value, c: number): Value => add(b, x, scalarLike(b, c, x));
@@ -25,7 +26,8 @@ const prelu: Operator = {
     const [x, slope] = [operand(context, 0), operand(context, 1)];
     const joint = broadcastShapes([x.shape, slope.shape]);
     if (x.dtype !== slope.dtype || joint?.join() !== x.shape.join()) {
-      throw badOperands(context, `slopes ${showType(slope)} for ${showType(x)}`, 'slopes of the same element type that broadcast to the input');
+      throw badOperands(context, `slopes ${showType(slope)} for ${showType(x)}`,
+        'slopes of the same element type that broadcast to the input');
     }
     return [x];
   },
@@ -121,7 +123,8 @@ const biasedGelu = (slope: (b: GraphBuilder, x: Value) => Value): Operator => {
     shape: (context) => {
       const [x, bias] = [operand(context, 0), context.inputs[1]];
       if (bias !== undefined && (bias.shape.length !== 1 || bias.shape[0] !== x.shape.at(-1))) {
-        throw badOperands(context, `bias ${showShape(bias.shape)} for ${showShape(x.shape)}`, 'a vector as long as the last axis of the input');
+        throw badOperands(context, `bias ${showShape(bias.shape)} for ${showShape(x.shape)}`,
+          'a vector as long as the last axis of the input');
       }
       return [x];
     },
@@ -136,7 +139,8 @@ const quickGelu = unary(({ b, node }, dY, x, y) => {
   return mul(b, dY, add(b, s, scale(b, sub(b, y, mul(b, y, s)), alpha)));
 });
 
-const softmaxAxis = ({ b, node, inputs }: GradientContext): number => axisAttribute(node, b.shape(inputs[0]!).length, -1);
+const softmaxAxis = ({ b, node, inputs }: GradientContext): number =>
+  axisAttribute(node, b.shape(inputs[0]!).length, -1);
 
 /** What Softmax, LogSoftmax and Hardmax share: they normalise over one axis. */
 const overOneAxis: Pick<Operator, 'shape' | 'batch'> = {

@@ -43,16 +43,16 @@ const power: Operator = {
     const flat = b.op('Equal', [exponent, zeroLike(b, x)]);
     return mul(b, dY, where(b, flat, zeroLike(b, x), slope));
   }),
-  fold: (context) => foldElementwise(onNumbers((x, n) => x ** n, (x, n) => x ** n), context.constants[0]?.dtype)(context),
+  fold: (context) =>
+    foldElementwise(onNumbers((x, n) => x ** n, (x, n) => x ** n), context.constants[0]?.dtype)(context),
 };
 
 /** Max and Min: the gradient goes to the first operand that equals the result. */
 const extremum: Partial = ({ b, inputs, outputs }, dY, index) => {
   if (inputs.length === 1) return dY;
   const wins = (i: number): Value => b.op('Equal', [inputs[i]!, outputs[0]!]);
-  const earlier = inputs.slice(0, index).map((_, i) => wins(i));
-  const taken = earlier.reduce<Value | undefined>((any, w) => (any === undefined ? w : b.op('Or', [any, w])), undefined);
-  if (taken === undefined) return gate(b, wins(index), dY);
+  if (index === 0) return gate(b, wins(index), dY);
+  const taken = inputs.slice(0, index).map((_, i) => wins(i)).reduce((any, w) => b.op('Or', [any, w]));
   const free = b.op('Not', [taken]);
   // The last operand has what the others left.
   return gate(b, index === inputs.length - 1 ? free : b.op('And', [free, wins(index)]), dY);
@@ -152,7 +152,8 @@ const relations = {
   Not: test((x) => x === 0),
   IsNaN: test(Number.isNaN),
   IsInf: {
-    shape: (context) => [{ dtype: 'bool', shape: operand(context, 0).shape }], batch: rowwise, gradient: noGradientFlows,
+    shape: (context) => [{ dtype: 'bool', shape: operand(context, 0).shape }],
+    batch: rowwise, gradient: noGradientFlows,
   },
 } satisfies Record<string, Operator>;
 
@@ -167,7 +168,8 @@ const clip: Operator = {
     const x = operand(context, 0);
     const bounds = [context.inputs[1], context.inputs[2]].filter((t) => t !== undefined);
     if (bounds.some((t) => t.dtype !== x.dtype || t.shape.length > 0)) {
-      throw badOperands(context, `bounds ${bounds.map(showType).join(', ')} for ${showType(x)}`, 'scalars of the same element type');
+      throw badOperands(context, `bounds ${bounds.map(showType).join(', ')} for ${showType(x)}`,
+        'scalars of the same element type');
     }
     return [x];
   },
@@ -178,7 +180,8 @@ const select: Operator = {
   shape: (context) => {
     const [condition, x, y] = [operand(context, 0), operand(context, 1), operand(context, 2)];
     if (condition.dtype !== 'bool' || x.dtype !== y.dtype) {
-      throw badOperands(context, [condition, x, y].map(showType).join(', '), 'a bool condition and two operands of one element type');
+      throw badOperands(context, [condition, x, y].map(showType).join(', '),
+        'a bool condition and two operands of one element type');
     }
     return [broadcastType(context, [{ ...condition, dtype: x.dtype }, x, y])];
   },
@@ -249,7 +252,8 @@ export const elementwise = {
     ({ b }, dY, index) => (index === 0 ? dY : neg(b, dY)), foldElementwise(onNumbers((x, y) => x - y, (x, y) => x - y)),
   ),
   Mul: arithmetic(
-    ({ b, inputs }, dY, index) => mul(b, dY, inputs[1 - index]!), foldElementwise(onNumbers((x, y) => x * y, (x, y) => x * y)),
+    ({ b, inputs }, dY, index) => mul(b, dY, inputs[1 - index]!),
+    foldElementwise(onNumbers((x, y) => x * y, (x, y) => x * y)),
   ),
   Div: arithmetic(({ b, inputs, outputs }, dY, index) => {
     const quotient = div(b, dY, inputs[1]!);

@@ -83,7 +83,8 @@ export const foldElementwise = (f: Scalar, dtype?: DType): Fold => ({ constants 
   if (shape === undefined || result === undefined || constants.some((t) => isHalf(t.dtype))) return undefined;
   const operands = constants.map((t) => elements(expandTo(t, shape)));
   try {
-    return [fromElements(result, shape, Array.from({ length: sizeOf(shape) }, (_, i) => f(...operands.map((x) => x[i]!))))];
+    return [fromElements(result, shape,
+      Array.from({ length: sizeOf(shape) }, (_, i) => f(...operands.map((x) => x[i]!))))];
   } catch (error) {
     // A division of integers by zero is left to the running graph.
     if (error instanceof RangeError) return undefined;
@@ -92,7 +93,9 @@ export const foldElementwise = (f: Scalar, dtype?: DType): Fold => ({ constants 
 };
 
 /** Combines the elements along some axes, in row-major order. */
-export function reduceConstant(t: Tensor, axes: readonly number[], keepdims: boolean, combine: Scalar, start?: Element): Tensor | undefined {
+export function reduceConstant(
+  t: Tensor, axes: readonly number[], keepdims: boolean, combine: Scalar, start?: Element,
+): Tensor | undefined {
   if (isHalf(t.dtype)) return undefined;
   const kept = t.shape.map((n, i) => (axes.includes(i) ? 1 : n));
   const strides = stridesOf(kept);
@@ -106,7 +109,8 @@ export function reduceConstant(t: Tensor, axes: readonly number[], keepdims: boo
     totals[slot] = so === undefined ? v : combine(typeof v === 'bigint' ? BigInt(so) : so, v);
   }
   if (totals.some((v) => v === undefined)) return undefined;
-  return fromElements(t.dtype, keepdims ? kept : t.shape.filter((_, axis) => !axes.includes(axis)), totals as Element[]);
+  return fromElements(t.dtype, keepdims ? kept : t.shape.filter((_, axis) => !axes.includes(axis)),
+    totals as Element[]);
 }
 
 /** Constants one after the other along an axis. */
@@ -117,5 +121,6 @@ export function concatConstants(ts: readonly Tensor[], axis: number): Tensor {
     const block = t.data.length / outer;
     return Array.from(elements(t)).slice(o * block, (o + 1) * block);
   })).flat(2);
-  return fromElements(first.dtype, first.shape.map((n, i) => (i === axis ? ts.reduce((sum, t) => sum + t.shape[i]!, 0) : n)), parts);
+  const size = ts.reduce((sum, t) => sum + t.shape[axis]!, 0);
+  return fromElements(first.dtype, first.shape.map((n, i) => (i === axis ? size : n)), parts);
 }

@@ -1,5 +1,5 @@
 import { GhostgradError } from '../errors.ts';
-import { type Node, int, intAttribute, showNode, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
+import { type Attributes, type Node, int, intAttribute, showNode, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
 import { type Shape, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
 import { sameBatch } from './batch.ts';
 import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, transpose } from './builder.ts';
@@ -59,7 +59,7 @@ export function scatterAlong(b: GraphBuilder, g: Value, indices: readonly number
   return parts.length === 1 ? parts[0]! : b.op('Sum', parts);
 }
 
-/** The same for an integer tensor of any rank: g is [...outer, ...indices, ...inner], the result [...outer, size, ...inner]. */
+/** The same for integers of any rank: g is [...outer, ...indices, ...inner], the result [...outer, size, ...inner]. */
 function scatterByIndices(b: GraphBuilder, g: Value, indices: Value, axis: number, size: number): Value {
   const shape = b.shape(g);
   const places = b.shape(indices).length;
@@ -87,10 +87,12 @@ function gatherBatch({ node, inputs, batch }: BatchContext): BatchResult {
   const [data, picked] = batch;
   if (data === undefined) return [picked && { ...picked, axis: picked.axis + axis }];
   if (picked !== undefined) {
-    return violation(data.axis, 'looks values of each example up in every example', 'use GatherElements, or GatherND with batch_dims');
+    return violation(data.axis, 'looks values of each example up in every example',
+      'use GatherElements, or GatherND with batch_dims');
   }
   if (data.axis === axis) {
-    return violation(axis, `picks examples by their position (axis ${axis} carries the batch)`, 'gather along the features or time only');
+    return violation(axis, `picks examples by their position (axis ${axis} carries the batch)`,
+      'gather along the features or time only');
   }
   return [{ ...data, axis: data.axis < axis ? data.axis : data.axis - 1 + indices.length }];
 }
@@ -123,7 +125,8 @@ function gatherUse(context: ParameterContext): ParameterUse {
   const updates = reshape(b, dY, [rows, outer, T, inner]);
   const spread = b.op('Expand', [reshape(b, indices, [rows, 1, T, 1]), b.ints([rows, outer, T, inner])]);
   const perExample = b.op('ScatterElements',
-    [filled(b, 0, [rows, outer, table[axis]!, inner], b.type(dY).dtype), spread, updates], { axis: int(2), ...sumInto });
+    [filled(b, 0, [rows, outer, table[axis]!, inner], b.type(dY).dtype), spread, updates],
+    { axis: int(2), ...sumInto });
   return { kind: 'opaque', perExample: reshape(b, perExample, [rows, ...table]) };
 }
 
@@ -151,39 +154,45 @@ function elementsBatch(context: BatchContext): BatchResult {
   const joint = jointBatch(context, rank, false);
   if (joint !== undefined && 'violation' in joint) return joint;
   if (joint?.axis === axisAttribute(context.node, rank, 0)) {
-    return violation(joint.axis, `${context.node.op} moves values along axis ${joint.axis}, which carries the batch`, 'use an axis of features or time');
+    return violation(joint.axis, `${context.node.op} moves values along axis ${joint.axis}, which carries the batch`,
+      'use an axis of features or time');
   }
   return [joint];
 }
 
 const zerosLike = (b: GraphBuilder, v: Value): Value => filled(b, 0, b.shape(v), b.type(v).dtype);
-const elementsAxis = ({ b, node, inputs }: GradientContext) => ({ axis: int(axisAttribute(node, b.shape(inputs[0]!).length, 0)) });
+const elementsAxis = ({ b, node, inputs }: GradientContext) =>
+  ({ axis: int(axisAttribute(node, b.shape(inputs[0]!).length, 0)) });
 
 const gatherElements: Operator = {
   shape: (context) => {
     const [x, indices] = [operand(context, 0), operand(context, 1)];
     const axis = axisAttribute(context.node, x.shape.length, 0);
     if (indices.shape.length !== x.shape.length || indices.shape.some((n, i) => i !== axis && n > x.shape[i]!)) {
-      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`, 'indices of the same rank, not larger than the data');
+      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`,
+        'indices of the same rank, not larger than the data');
     }
     return [{ dtype: x.dtype, shape: indices.shape }];
   },
   batch: elementsBatch,
   gradient: (context) => {
     const { b, inputs } = context;
-    return [b.op('ScatterElements', [zerosLike(b, inputs[0]!), inputs[1]!, outputGradient(context)], { ...elementsAxis(context), ...sumInto })];
+    return [b.op('ScatterElements', [zerosLike(b, inputs[0]!), inputs[1]!, outputGradient(context)],
+      { ...elementsAxis(context), ...sumInto })];
   },
 };
 
 /** Gradients of writing `updates` into data: refused where values are combined by anything but addition. */
-const scatterGradient = (gatherOp: string, axis: (context: GradientContext) => Record<string, ReturnType<typeof int>>): GradientRule => (context) => {
+const scatterGradient = (
+  gatherOp: string, axis: (context: GradientContext) => Attributes,
+): GradientRule => (context) => {
   const { b, node, inputs, needed } = context;
   const dY = outputGradient(context);
   const reduction = stringAttribute(node, 'reduction', 'none');
   if (reduction !== 'none' && reduction !== 'add') {
     throw new GhostgradError({
-      what: `${node.op} with reduction ${reduction} has no gradient`, where: showNode(node), found: `reduction ${reduction}`,
-      expected: 'none or add', fix: 'use another operator, or freeze what lies before the node',
+      what: `${node.op} with reduction ${reduction} has no gradient`, where: showNode(node),
+      found: `reduction ${reduction}`, expected: 'none or add', fix: 'use another operator, or freeze what lies before the node',
     });
   }
   const [indices, updates] = [inputs[1]!, inputs[2]!];
@@ -198,8 +207,10 @@ const scatterGradient = (gatherOp: string, axis: (context: GradientContext) => R
 const scatterElements: Operator = {
   shape: (context) => {
     const [x, indices, updates] = [operand(context, 0), operand(context, 1), operand(context, 2)];
-    if (x.dtype !== updates.dtype || indices.shape.join() !== updates.shape.join() || indices.shape.length !== x.shape.length) {
-      throw badOperands(context, [x, indices, updates].map(showType).join(', '), 'updates of the shape of the indices, of the rank and type of the data');
+    if (x.dtype !== updates.dtype || indices.shape.join() !== updates.shape.join()
+      || indices.shape.length !== x.shape.length) {
+      throw badOperands(context, [x, indices, updates].map(showType).join(', '),
+        'updates of the shape of the indices, of the rank and type of the data');
     }
     return [x];
   },
@@ -218,10 +229,12 @@ function gatherNDBatch({ node, inputs, batch }: BatchContext): BatchResult {
   if (data !== undefined && picked === undefined && data.axis >= trailing) {
     return [{ ...data, axis: indices.length - 1 + data.axis - trailing }];
   }
-  if (data === undefined && picked !== undefined && picked.axis >= shared && picked.axis < indices.length - 1) return [picked];
+  const inPlaces = picked !== undefined && picked.axis >= shared && picked.axis < indices.length - 1;
+  if (data === undefined && inPlaces) return [picked];
   // Along the first `shared` axes data and indices are looked at together.
   if (data !== undefined && picked !== undefined && data.axis < shared && sameBatch(data, picked)) return [data];
-  return violation((data ?? picked)?.axis ?? 0, `${node.op} looks values up across examples`, 'make the batch one of the batch_dims, of the data and of the indices');
+  return violation((data ?? picked)?.axis ?? 0, `${node.op} looks values up across examples`,
+    'make the batch one of the batch_dims, of the data and of the indices');
 }
 
 const gatherND: Operator = {
@@ -229,7 +242,8 @@ const gatherND: Operator = {
     const [x, indices] = [operand(context, 0), operand(context, 1)];
     const trailing = batchDims(context.node) + depthOf(indices.shape);
     if (indices.shape.length === 0 || trailing > x.shape.length) {
-      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`, 'places of at most the rank of the data');
+      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`,
+        'places of at most the rank of the data');
     }
     return [{ dtype: x.dtype, shape: [...indices.shape.slice(0, -1), ...x.shape.slice(trailing)] }];
   },
@@ -237,7 +251,8 @@ const gatherND: Operator = {
   gradient: (context) => {
     const { b, node, inputs } = context;
     const [x, indices] = [inputs[0]!, inputs[1]!];
-    return [b.op('ScatterND', [zerosLike(b, x), wholePlaces(b, indices, batchDims(node)), outputGradient(context)], sumInto)];
+    return [b.op('ScatterND', [zerosLike(b, x), wholePlaces(b, indices, batchDims(node)), outputGradient(context)],
+      sumInto)];
   },
 };
 
@@ -272,7 +287,8 @@ const scatterND: Operator = {
     // Data and updates end in the same axes.
     const rank = Math.max(x.length, updates.length);
     const joint = jointBatch({ ...context, inputs: [inputs[0], undefined, inputs[2]] }, rank, false);
-    return joint === undefined || 'violation' in joint ? joint ?? [undefined] : [{ ...joint, axis: joint.axis - rank + x.length }];
+    if (joint !== undefined && 'violation' in joint) return joint;
+    return [joint && { ...joint, axis: joint.axis - rank + x.length }];
   },
   gradient: scatterGradient('GatherND', () => ({})),
 };
@@ -286,11 +302,14 @@ const oneHot: Operator = {
   shape: (context) => {
     const [indices, values] = [operand(context, 0), operand(context, 2)];
     const axis = oneHotAxis(context.node, indices.shape.length);
-    return [{ dtype: values.dtype, shape: [...indices.shape.slice(0, axis), requiredIntegers(context, 1)[0] ?? 0, ...indices.shape.slice(axis)] }];
+    const depth = requiredIntegers(context, 1)[0] ?? 0;
+    return [{ dtype: values.dtype, shape: [...indices.shape.slice(0, axis), depth, ...indices.shape.slice(axis)] }];
   },
   batch: ({ node, inputs, batch }) => {
     const [at, , values] = batch;
-    if (values !== undefined) return violation(values.axis, 'writes values of the examples to every example', 'use constant values');
+    if (values !== undefined) {
+      return violation(values.axis, 'writes values of the examples to every example', 'use constant values');
+    }
     return [at && { ...at, axis: at.axis + (oneHotAxis(node, inputs[0]?.shape.length ?? 0) <= at.axis ? 1 : 0) }];
   },
   gradient: noGradientFlows,

@@ -32,10 +32,12 @@ function reducedType(x: TensorType, axes: readonly number[], keepdims: boolean, 
 
 /** The batch after some axes are gone: refused when it is one of them. */
 function batchAfter(context: BatchContext, axes: readonly number[], keepdims: boolean): BatchResult {
-  const refused = refuseAlong(context, axes, 'reduces over', 'reduce over the features only, and let the loss have one value an example');
+  const refused = refuseAlong(context, axes, 'reduces over',
+    'reduce over the features only, and let the loss have one value an example');
   if (refused !== undefined) return refused;
   const at = context.batch[0];
-  const left: BatchAxis | undefined = at && { ...at, axis: keepdims ? at.axis : at.axis - axes.filter((axis) => axis < at.axis).length };
+  const left: BatchAxis | undefined = at
+    && { ...at, axis: keepdims ? at.axis : at.axis - axes.filter((axis) => axis < at.axis).length };
   return context.outputs.map(() => left);
 }
 
@@ -110,7 +112,8 @@ const argument: Operator = {
     const x = operand(context, 0);
     return [reducedType(x, [axisAttribute(context.node, x.shape.length, 0)], keeps(context.node), 'int64')];
   },
-  batch: (context) => batchAfter(context, [axisAttribute(context.node, context.inputs[0]?.shape.length ?? 0, 0)], keeps(context.node)),
+  batch: (context) => batchAfter(context, [axisAttribute(context.node, context.inputs[0]?.shape.length ?? 0, 0)],
+    keeps(context.node)),
   gradient: noGradientFlows,
 };
 

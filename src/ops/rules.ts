@@ -20,11 +20,12 @@ export const noGradientFlows: GradientRule = ({ inputs }) => inputs.map(() => un
 /** The error for an operand that only the running graph would know, where a shape depends on it. */
 export const unknownOperand = (node: Node, index: number): GhostgradError => new GhostgradError({
   what: `the shapes depend on a value that is not known before the graph runs`, where: showNode(node),
-  found: `input ${index} of ${node.op} computed from data or parameters`, expected: 'a constant, or arithmetic on shapes',
+  found: `input ${index} of ${node.op} computed from data or parameters`,
+  expected: 'a constant, or arithmetic on shapes',
   fix: 'export the model with fixed sizes for all but the batch axis',
 });
 
-/** A constant integer operand as numbers; undefined where it is omitted. Throws GhostgradError when it is not constant. */
+/** A constant integer operand; undefined where it is omitted. Throws GhostgradError when it is not constant. */
 export function integers({ node, inputs, constants }: OperandContext, index: number): number[] | undefined {
   if (inputs[index] === undefined) return undefined;
   const found = constants[index];
@@ -74,7 +75,8 @@ export function broadcastType(context: OperandContext, operands: readonly Tensor
   const shape = broadcastShapes(operands.map((t) => t.shape));
   const first = operands[0] ?? operand(context, 0);
   if (shape === undefined || operands.some((t) => t.dtype !== first.dtype)) {
-    throw badOperands(context, operands.map(showType).join(', '), 'operands of one element type that broadcast together');
+    throw badOperands(context, operands.map(showType).join(', '),
+      'operands of one element type that broadcast together');
   }
   return { dtype: dtype ?? first.dtype, shape };
 }
@@ -125,12 +127,14 @@ export function jointBatch(
     const axis = joint.axis - shiftOf(i);
     if (at !== undefined) {
       if (sameBatch({ ...at, axis: at.axis + shiftOf(i) }, joint)) continue;
-      return violation(at.axis, `${node.op} combines values of different examples: its operands carry the batch in different places`,
+      return violation(at.axis,
+        `${node.op} combines values of different examples: its operands carry the batch in different places`,
         'bring the batch to the same axis of all operands');
     }
     const repeated = broadcasts && (axis < 0 || type.shape[axis] === 1);
     if (!repeated && !repeatsRows(constants[i], { ...joint, axis })) {
-      return violation(joint.axis, `input ${i} of ${node.op}, of shape ${showShape(type.shape)}, tells examples apart by their position in the batch`,
+      return violation(joint.axis,
+        `input ${i} of ${node.op} ${showShape(type.shape)} tells examples apart by their position in the batch`,
         'use an operand that is the same for every example (size 1 along the batch axis)');
     }
   }
@@ -158,10 +162,11 @@ export const alongAxes = (
 ): Operator['batch'] => (context): BatchResult =>
   refuseAlong(context, axes(context), does, fix) ?? context.outputs.map(() => context.batch[0]);
 
-/** The gradient of an elementwise operator with respect to input `index` before broadcasting is undone: of the output's shape. */
+/** An elementwise operator's gradient for input `index` before broadcasting is undone: of the output's shape. */
 export type Partial = (context: GradientContext, dY: Value, index: number) => Value | undefined;
 
-const dtypeOf = (b: GraphBuilder, v: Value | undefined): DType | undefined => (v === undefined || v === '' ? undefined : b.type(v).dtype);
+const dtypeOf = (b: GraphBuilder, v: Value | undefined): DType | undefined =>
+  (v === undefined || v === '' ? undefined : b.type(v).dtype);
 
 /** Gradients from partial derivatives: each summed to the shape of its input; integer inputs have none. */
 export const broadcastGradient = (partial: Partial): GradientRule => (context) => {
@@ -212,4 +217,5 @@ export const scalarLike = (b: GraphBuilder, x: number, like: Value): Value => b.
  * `g` where the condition (bool) holds, 0 elsewhere. A product with 0 or 1: exact, and in ONNX Runtime less than half
  * the time of Where. A non-finite g stays non-finite, in its own row.
  */
-export const gate = (b: GraphBuilder, condition: Value, g: Value): Value => mul(b, castTo(b, condition, b.type(g).dtype), g);
+export const gate = (b: GraphBuilder, condition: Value, g: Value): Value =>
+  mul(b, castTo(b, condition, b.type(g).dtype), g);

@@ -1,7 +1,9 @@
 import { GhostgradError } from '../errors.ts';
 import { type Node, int, intAttribute, intsAttribute, showNode, showShape, stringAttribute } from '../graph/ir.ts';
 import { dataTypeName, dtypeOf } from '../graph/onnx.ts';
-import { type Shape, type Tensor, type TensorType, float32, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
+import {
+  type Shape, type Tensor, type TensorType, float32, int64, isFloat, sizeOf, toNumbers,
+} from '../tensor/tensor.ts';
 import type { BatchAxis } from './batch.ts';
 import { reduceSum, reshape, sumTo, transpose } from './builder.ts';
 import { expandTo, fromElements, pick, withShape } from './fold.ts';
@@ -33,7 +35,7 @@ function reshapedBatch({ node, inputs, batch, outputs }: BatchContext): BatchRes
   const moved = reshapeBatch(at, from, to);
   return moved === undefined
     ? violation(at.axis, `${node.op} cuts the values of the examples across one another`,
-      'reshape so that the batch stays an axis of its own (-1 or 0 in its place), or is merged whole with a neighbouring axis')
+      'keep the batch an axis of its own (-1 or 0 in its place), or merge it whole with a neighbouring axis')
     : [moved];
 }
 
@@ -117,8 +119,8 @@ function expandedShape(context: OperandContext): Shape {
   const x = operand(context, 0);
   const target = requiredIntegers(context, 1);
   const shape = broadcastShapes([x.shape, target]);
-  if (shape === undefined) throw badOperands(context, `${showShape(x.shape)} into ${showShape(target)}`, 'shapes that broadcast together');
-  return shape;
+  if (shape !== undefined) return shape;
+  throw badOperands(context, `${showShape(x.shape)} into ${showShape(target)}`, 'shapes that broadcast together');
 }
 
 const expand: Operator = {
@@ -135,7 +137,8 @@ function repeatsOf(context: OperandContext): number[] {
   const repeats = requiredIntegers(context, 1);
   const { shape } = operand(context, 0);
   if (repeats.length === shape.length && repeats.every((n) => n >= 0)) return repeats;
-  throw badOperands(context, `repeats ${showShape(repeats)} for ${showShape(shape)}`, 'one count of at least 0 for each axis');
+  throw badOperands(context, `repeats ${showShape(repeats)} for ${showShape(shape)}`,
+    'one count of at least 0 for each axis');
 }
 
 const tiledShape = (context: OperandContext): Shape =>
@@ -143,7 +146,10 @@ const tiledShape = (context: OperandContext): Shape =>
 
 const tile: Operator = {
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: tiledShape(context) }],
-  batch: alongAxes((context) => repeatsOf(context).flatMap((n, i) => (n === 1 ? [] : [i])), 'repeats', 'repeat other axes than the batch'),
+  batch: alongAxes(
+    (context) => repeatsOf(context).flatMap((n, i) => (n === 1 ? [] : [i])),
+    'repeats', 'repeat other axes than the batch',
+  ),
   gradient: (context) => {
     const { b, inputs } = context;
     const shape = b.shape(inputs[0]!);
@@ -192,7 +198,8 @@ const range: Operator = {
   fold: (context) => {
     const [start, , delta] = context.constants.map((t) => toNumbers(t)[0] ?? 0);
     const count = rangeCount(context);
-    return [fromElements(context.constants[0]!.dtype, [count], Array.from({ length: count }, (_, i) => start! + i * delta!))];
+    return [fromElements(context.constants[0]!.dtype, [count],
+      Array.from({ length: count }, (_, i) => start! + i * delta!))];
   },
 };
 
@@ -212,7 +219,9 @@ function eyeType(context: OperandContext): TensorType {
   const asked = context.node.attributes['dtype'];
   const dtype = asked?.type === 'int' ? dtypeOf(asked.value) : x.dtype;
   if (x.shape.length !== 2 || dtype === undefined) {
-    throw badOperands(context, `${showShape(x.shape)} to ${asked?.type === 'int' ? dataTypeName(asked.value) : x.dtype}`, 'a matrix, and a type of numbers');
+    throw badOperands(context,
+      `${showShape(x.shape)} to ${asked?.type === 'int' ? dataTypeName(asked.value) : x.dtype}`,
+      'a matrix, and a type of numbers');
   }
   return { dtype, shape: x.shape };
 }
@@ -225,7 +234,8 @@ const eyeLike: Operator = {
     if (dtype === 'float16' || dtype === 'bfloat16') return undefined;
     const k = intAttribute(context.node, 'k', 0);
     const columns = shape[1]!;
-    return [fromElements(dtype, shape, Array.from({ length: sizeOf(shape) }, (_, i) => Number(i % columns - Math.floor(i / columns) === k)))];
+    return [fromElements(dtype, shape,
+      Array.from({ length: sizeOf(shape) }, (_, i) => Number(i % columns - Math.floor(i / columns) === k)))];
   },
 };
 
@@ -242,7 +252,8 @@ const trilu: Operator = {
   gradient: (context) => {
     const { b, node, inputs } = context;
     const k = inputs[1];
-    return [b.op('Trilu', [outputGradient(context), ...(k === undefined || k === '' ? [] : [k])], { upper: int(intAttribute(node, 'upper', 1)) })];
+    return [b.op('Trilu', [outputGradient(context), ...(k === undefined || k === '' ? [] : [k])],
+      { upper: int(intAttribute(node, 'upper', 1)) })];
   },
   fold: ({ node, constants }) => {
     const x = constants[0]!;
@@ -281,13 +292,16 @@ const nonZero: Operator = {
 /** What DepthToSpace and SpaceToDepth share: channels and space trade places within an image. */
 const imageBatch = alongAxes(() => [1, 2, 3], 'mixes the places of', 'put the batch in axis 0 of the images');
 
-function blockType(context: OperandContext, resize: (n: number, c: number, h: number, w: number, size: number) => Shape): TensorType {
+type Resize = (n: number, c: number, h: number, w: number, size: number) => Shape;
+
+function blockType(context: OperandContext, resize: Resize): TensorType {
   const { dtype, shape } = operand(context, 0);
   const size = intAttribute(context.node, 'blocksize', 0);
   const [n, c, h, w] = shape;
   const resized = shape.length === 4 && size > 0 ? resize(n!, c!, h!, w!, size) : [];
   if (resized.length === 4 && resized.every(Number.isInteger)) return { dtype, shape: resized };
-  throw badOperands(context, `${showShape(shape)} with blocks of ${size}`, 'images [N, C, H, W] that the blocks divide');
+  throw badOperands(context, `${showShape(shape)} with blocks of ${size}`,
+    'images [N, C, H, W] that the blocks divide');
 }
 
 const depthToSpace: Operator = {
@@ -309,7 +323,8 @@ const spaceToDepth: Operator = {
   shape: (context) => [blockType(context, (n, c, h, w, size) => [n, c * size ** 2, h / size, w / size])],
   batch: imageBatch,
   gradient: (context) =>
-    [context.b.op('DepthToSpace', [outputGradient(context)], { blocksize: int(intAttribute(context.node, 'blocksize', 1)) })],
+    [context.b.op('DepthToSpace', [outputGradient(context)],
+      { blocksize: int(intAttribute(context.node, 'blocksize', 1)) })],
 };
 
 function constantValue(node: Node): Tensor {
@@ -320,8 +335,8 @@ function constantValue(node: Node): Tensor {
   if (reals?.type === 'floats') return float32(reals.value);
   if (wholes?.type === 'ints') return int64(wholes.value);
   throw new GhostgradError({
-    what: 'a Constant of a kind that is not supported', where: showNode(node), found: Object.keys(node.attributes).join(', '),
-    expected: 'a dense tensor of numbers',
+    what: 'a Constant of a kind that is not supported', where: showNode(node),
+    found: Object.keys(node.attributes).join(', '), expected: 'a dense tensor of numbers',
   });
 }
 
@@ -333,8 +348,9 @@ const constant: Operator = {
 
 /** Shapes: reading them, changing them, and making values from them. */
 export const shape = {
-  Reshape: reshaping(reshapeTarget), Flatten: reshaping(flattened), Squeeze: reshaping(squeezed), Unsqueeze: reshaping(unsqueezed),
+  Reshape: reshaping(reshapeTarget), Flatten: reshaping(flattened),
+  Squeeze: reshaping(squeezed), Unsqueeze: reshaping(unsqueezed),
   Transpose: transposition, Expand: expand, Tile: tile,
-  Shape: shapeOperator, Size: size, Range: range, ConstantOfShape: constantOfShape, EyeLike: eyeLike, Constant: constant,
-  Trilu: trilu, NonZero: nonZero, DepthToSpace: depthToSpace, SpaceToDepth: spaceToDepth,
+  Shape: shapeOperator, Size: size, Range: range, ConstantOfShape: constantOfShape, EyeLike: eyeLike,
+  Constant: constant, Trilu: trilu, NonZero: nonZero, DepthToSpace: depthToSpace, SpaceToDepth: spaceToDepth,
 } satisfies Record<string, Operator>;

@@ -17,14 +17,16 @@ const concatenation: Operator = {
     const fits = parts.every(({ dtype, shape }) => dtype === first.dtype && shape.length === first.shape.length
       && shape.every((n, i) => i === axis || n === first.shape[i]));
     if (!fits) throw badOperands(context, parts.map(showType).join(', '), `operands that differ only in axis ${axis}`);
-    return [{ dtype: first.dtype, shape: first.shape.map((n, i) => (i === axis ? parts.reduce((sum, t) => sum + t.shape[i]!, 0) : n)) }];
+    const size = parts.reduce((sum, t) => sum + t.shape[axis]!, 0);
+    return [{ dtype: first.dtype, shape: first.shape.map((n, i) => (i === axis ? size : n)) }];
   },
   batch: (context): BatchResult => {
     const rank = context.inputs[0]?.shape.length ?? 0;
     const joint = jointBatch(context, rank, false);
     if (joint !== undefined && 'violation' in joint) return joint;
     if (joint?.axis === axisAttribute(context.node, rank, 0)) {
-      return violation(joint.axis, `Concat joins values along axis ${joint.axis}, which carries the batch`, 'join along the features or along time');
+      return violation(joint.axis, `Concat joins values along axis ${joint.axis}, which carries the batch`,
+        'join along the features or along time');
     }
     return [joint];
   },
@@ -56,17 +58,21 @@ const split: Operator = {
     const axis = axisAttribute(context.node, shape.length, 0);
     const sizes = pieces(context.node, integers(context, 1), shape[axis]!);
     if (sizes.reduce((sum, n) => sum + n, 0) !== shape[axis] || sizes.length !== context.node.outputs.length) {
-      throw badOperands(context, `pieces ${showShape(sizes)} of ${showShape(shape)}`, `${context.node.outputs.length} sizes that add up to axis ${axis}`);
+      throw badOperands(context, `pieces ${showShape(sizes)} of ${showShape(shape)}`,
+        `${context.node.outputs.length} sizes that add up to axis ${axis}`);
     }
     return sizes.map((size) => ({ dtype, shape: shape.map((n, i) => (i === axis ? size : n)) }));
   },
-  batch: alongAxes(({ node, inputs }) => [axisAttribute(node, inputs[0]?.shape.length ?? 0, 0)], 'splits', 'split the features or time only'),
-  gradient: ({ b, node, inputs, outputs, outputGradients }) => {
-    const axis = axisAttribute(node, b.shape(inputs[0]!).length, 0);
-    const { dtype } = b.type(inputs[0]!);
-    const sizes = pieces(node, outputs.every((o) => o !== '') ? outputs.map((o) => b.shape(o)[axis]!) : undefined, b.shape(inputs[0]!)[axis]!);
-    return [concat(b, sizes.map((size, i) =>
-      outputGradients[i] ?? filled(b, 0, b.shape(inputs[0]!).map((n, k) => (k === axis ? size : n)), dtype)), axis)];
+  batch: alongAxes(
+    ({ node, inputs }) => [axisAttribute(node, inputs[0]?.shape.length ?? 0, 0)],
+    'splits', 'split the features or time only',
+  ),
+  gradient: (context) => {
+    const { b, node, inputs, outputGradients } = context;
+    const { dtype, shape } = b.type(inputs[0]!);
+    const axis = axisAttribute(node, shape.length, 0);
+    return [concat(b, pieces(node, builtIntegers(context, 1), shape[axis]!).map((size, i) =>
+      outputGradients[i] ?? filled(b, 0, shape.map((n, k) => (k === axis ? size : n)), dtype)), axis)];
   },
   fold: ({ node, inputs, constants }) => {
     const x = constants[0]!;
@@ -75,7 +81,8 @@ const split: Operator = {
     return pieces(node, integers({ node, inputs, constants }, 1), x.shape[axis]!).map((size) => {
       const start = end;
       end += size;
-      return pick(x, x.shape.map((n, i) => (i === axis ? size : n)), (at) => at.map((n, i) => (i === axis ? n + start : n)));
+      const shape = x.shape.map((n, i) => (i === axis ? size : n));
+      return pick(x, shape, (at) => at.map((n, i) => (i === axis ? n + start : n)));
     });
   },
 };
@@ -108,9 +115,11 @@ function cutsOf(node: Node, shape: Shape, read: (index: number) => number[] | un
 const contextCuts = (context: OperandContext): Cut[] =>
   cutsOf(context.node, operand(context, 0).shape, (index) => integers(context, index));
 
-const isWhole = ({ axis, start, step, count }: Cut, shape: Shape): boolean => start === 0 && step === 1 && count === shape[axis];
+const isWhole = ({ axis, start, step, count }: Cut, shape: Shape): boolean =>
+  start === 0 && step === 1 && count === shape[axis];
 
-const afterCuts = (shape: Shape, cuts: readonly Cut[]): Shape => shape.map((n, i) => cuts.find(({ axis }) => axis === i)?.count ?? n);
+const afterCuts = (shape: Shape, cuts: readonly Cut[]): Shape =>
+  shape.map((n, i) => cuts.find(({ axis }) => axis === i)?.count ?? n);
 
 /** The adjoint of one cut: entries back where they were taken from, zeros between. */
 function uncut(b: GraphBuilder, g: Value, { axis, start, step, count }: Cut, size: number): Value {
@@ -123,7 +132,8 @@ function uncut(b: GraphBuilder, g: Value, { axis, start, step, count }: Cut, siz
   }
   if (step === 1) return pad(b, g, [...along(start), ...along(size - start - count)]);
   const column = [...shape.slice(0, axis + 1), 1, ...shape.slice(axis + 1)];
-  const spread = pad(b, reshape(b, g, column), column.map(() => 0).concat(column.map((_, i) => (i === axis + 1 ? step - 1 : 0))));
+  const gaps = column.map((_, i) => (i === axis + 1 ? step - 1 : 0));
+  const spread = pad(b, reshape(b, g, column), [...column.map(() => 0), ...gaps]);
   // The last entry needs no zeros behind it: what sticks out past the end is cut off.
   const dense = reshape(b, spread, shape.map((n, i) => (i === axis ? n * step : n)));
   const behind = size - start - count * step;
@@ -139,7 +149,8 @@ const slice_: Operator = {
     return [{ dtype, shape: afterCuts(shape, contextCuts(context)) }];
   },
   batch: alongAxes(
-    (context) => contextCuts(context).filter((c) => !isWhole(c, context.inputs[0]?.shape ?? [])).map(({ axis }) => axis),
+    (context) => contextCuts(context).filter((c) => !isWhole(c, context.inputs[0]?.shape ?? []))
+      .map(({ axis }) => axis),
     'takes a part of', 'slice the features or time only',
   ),
   gradient: (context) => {
@@ -190,20 +201,25 @@ const padding: Operator = {
   shape: (context) => {
     const { dtype, shape } = operand(context, 0);
     const wanted = contextPaddings(context);
-    const padded = shape.map((n, i) => wanted.filter(({ axis }) => axis === i).reduce((sum, { before, after }) => sum + before + after, n));
-    if (padded.some((n) => n < 0)) throw badOperands(context, `${showShape(padded)} after padding`, 'sizes of at least 0');
-    return [{ dtype, shape: padded }];
+    const padded = shape.map((n, i) =>
+      wanted.filter(({ axis }) => axis === i).reduce((sum, { before, after }) => sum + before + after, n));
+    if (padded.every((n) => n >= 0)) return [{ dtype, shape: padded }];
+    throw badOperands(context, `${showShape(padded)} after padding`, 'sizes of at least 0');
   },
-  batch: (context) => refuseAlong(context, contextPaddings(context).map(({ axis }) => axis), 'pads', 'pad the features, time or space only')
-    ?? constantPadBatch(context),
+  batch: (context) => {
+    const axes = contextPaddings(context).map(({ axis }) => axis);
+    return refuseAlong(context, axes, 'pads', 'pad the features, time or space only') ?? constantPadBatch(context);
+  },
   gradient: (context) => {
     const { b, node, inputs } = context;
     const shape = b.shape(inputs[0]!);
     const mode = stringAttribute(node, 'mode', 'constant');
     const wanted = paddings(node, shape.length, builtIntegers(context, 1) ?? [], builtIntegers(context, 3));
     const dY = outputGradient(context);
-    if (mode !== 'constant') return [wanted.reduce((g, p) => scatterAlong(b, g, paddedIndices(mode, shape[p.axis]!, p), p.axis, shape[p.axis]!), dY)];
-    return [unpad(b, dY, wanted, shape)];
+    if (mode === 'constant') return [unpad(b, dY, wanted, shape)];
+    const fold = (g: Value, p: Padding, size: number): Value =>
+      scatterAlong(b, g, paddedIndices(mode, size, p), p.axis, size);
+    return [wanted.reduce((g, p) => fold(g, p, shape[p.axis]!), dY)];
   },
 };
 
@@ -217,7 +233,8 @@ function constantPadBatch({ batch, outputs }: BatchContext): BatchResult {
 /** Cuts the padding off, and puts zeros where padding had cut. */
 function unpad(b: GraphBuilder, g: Value, wanted: readonly Padding[], shape: Shape): Value {
   const cuts = wanted.filter(({ before, after }) => before > 0 || after > 0);
-  const kept = cuts.length === 0 ? g : slice(b, g, cuts.map(({ axis }) => axis), cuts.map(({ before }) => Math.max(0, before)),
+  const kept = cuts.length === 0 ? g
+    : slice(b, g, cuts.map(({ axis }) => axis), cuts.map(({ before }) => Math.max(0, before)),
     cuts.map(({ axis, after }) => b.shape(g)[axis]! - Math.max(0, after)));
   const missing = (side: 'before' | 'after'): number[] =>
     shape.map((_, i) => Math.max(0, -(wanted.find(({ axis }) => axis === i)?.[side] ?? 0)));
@@ -225,4 +242,6 @@ function unpad(b: GraphBuilder, g: Value, wanted: readonly Padding[], shape: Sha
 }
 
 /** Cutting values up and joining them. */
-export const slicing = { Concat: concatenation, Split: split, Slice: slice_, Pad: padding } satisfies Record<string, Operator>;
+export const slicing = {
+  Concat: concatenation, Split: split, Slice: slice_, Pad: padding,
+} satisfies Record<string, Operator>;

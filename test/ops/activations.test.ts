@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type Attributes, float, int, string } from '../../src/graph/ir.ts';
-import { activations } from '../../src/ops/activations.ts';
+import { type activations } from '../../src/ops/activations.ts';
 import { float32 } from '../../src/tensor/tensor.ts';
 import { operandAt, refusal, says } from '../support/batched.ts';
 import { checkGradient, gradientOf } from '../support/gradient-check.ts';
@@ -21,7 +21,8 @@ const alpha = (x: number): Attributes => ({ alpha: float(x) });
 
 /** The axis is any but, now and then, the one that carries the batch. */
 const overAxis = (op: Name, flows = true): OperatorCase => ({
-  samples: batchedOperand({ distinct: op === 'Hardmax' }).chain((x) => fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 })
+  samples: batchedOperand({ distinct: op === 'Hardmax' })
+    .chain((x) => fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 })
     .map((axis): Sample => ({ op, inputs: [x], attributes: { axis: int(axis) } }))),
   flows,
 });
@@ -38,8 +39,11 @@ const cases: Readonly<Record<Name, OperatorCase>> = {
   LeakyRelu: one('LeakyRelu', kinked, {}, alpha(0), alpha(0.3), alpha(-0.5)),
   PRelu: {
     samples: broadcastOperands([kinked, undefined])
-      .filter(([x, slope]) => x!.value.shape.length >= slope!.value.shape.length && x!.value.data.length >= slope!.value.data.length)
-      .filter(([x, slope]) => slope!.value.shape.every((n, i) => n === 1 || n === x!.value.shape[i + x!.value.shape.length - slope!.value.shape.length]))
+      .filter(([x, slope]) => x!.value.shape.length >= slope!.value.shape.length
+        && x!.value.data.length >= slope!.value.data.length)
+      .filter(([x, slope]) =>
+        slope!.value.shape.every((n, i) => n === 1
+        || n === x!.value.shape[i + x!.value.shape.length - slope!.value.shape.length]))
       .map((inputs) => ({ op: 'PRelu', inputs })),
     parameters: [1],
   },
@@ -74,20 +78,24 @@ describe('at a kink', () => {
 });
 
 describe('far from the origin gradients stay finite', () => {
-  it.each([...Object.keys(cases)].filter((op) => !op.includes('Bias') && op !== 'PRelu' && op !== 'Hardmax'))('%s', async (op) => {
-    const [g] = await gradientOf({ op, inputs: [{ value: float32([-90, -30, 0, 30, 90], [1, 5]) }] }, float32([1, 1, 1, 1, 1], [1, 5]));
+  it.each([...Object.keys(cases)].filter((op) => !op.includes('Bias') && op !== 'PRelu' && op !== 'Hardmax'))('%s',
+    async (op) => {
+    const [g] = await gradientOf({ op, inputs: [{ value: float32([-90, -30, 0, 30, 90], [1, 5]) }] },
+      float32([1, 1, 1, 1, 1], [1, 5]));
     expect(g!.every(Number.isFinite)).toBe(true);
   });
 });
 
 describe('normalisation over an axis', () => {
   it('is refused over the batch, whole or merged, and proved elsewhere', () => {
-    const sample = (op: string, axis: number, x = operandAt([3, 4], 0)): Sample => ({ op, inputs: [x], attributes: { axis: int(axis) } });
+    const sample = (op: string, axis: number, x = operandAt([3, 4], 0)): Sample =>
+      ({ op, inputs: [x], attributes: { axis: int(axis) } });
     for (const op of ['Softmax', 'LogSoftmax', 'Hardmax']) {
       expect(says(sample(op, 0))).toMatchObject(refusal(/normalises over axis 0, which carries the batch/));
       expect(says(sample(op, -2))).toMatchObject(refusal(/axis 0/));
       expect(says(sample(op, -1))).toEqual([{ axis: 0, before: 1, after: 1 }]);
-      expect(says(sample(op, 0, { ...operandAt([6, 4]), batch: { axis: 0, before: 1, after: 2 } }))).toMatchObject(refusal(/normalises/));
+      expect(says(sample(op, 0, { ...operandAt([6, 4]), batch: { axis: 0, before: 1, after: 2 } })))
+        .toMatchObject(refusal(/normalises/));
     }
   });
 
@@ -97,11 +105,13 @@ describe('normalisation over an axis', () => {
   });
 
   it('needs an axis of the input', () => {
-    expect(() => build({ op: 'Softmax', inputs: [operandAt([3, 4])], attributes: { axis: int(2) } })).toThrow(/axis 2[^]*from -2 to 1/);
+    expect(() => build({ op: 'Softmax', inputs: [operandAt([3, 4])], attributes: { axis: int(2) } }))
+      .toThrow(/axis 2[^]*from -2 to 1/);
   });
 
   it('LogSoftmax has the gradient of cross-entropy where a probability has underflowed', async () => {
-    const [g] = await gradientOf({ op: 'LogSoftmax', inputs: [{ value: float32([0, 200], [1, 2]) }] }, float32([-1, 0], [1, 2]));
+    const [g] = await gradientOf({ op: 'LogSoftmax', inputs: [{ value: float32([0, 200], [1, 2]) }] },
+      float32([-1, 0], [1, 2]));
     expect(g).toEqual([-1, 1]);
   });
 });
@@ -109,6 +119,7 @@ describe('normalisation over an axis', () => {
 describe('shape rules', () => {
   it('refuse slopes and biases that do not fit', () => {
     expect(() => build({ op: 'PRelu', inputs: [operandAt([2, 3]), operandAt([4, 2, 3])] })).toThrow(/slopes/);
-    expect(() => build({ op: 'com.microsoft:BiasGelu', inputs: [operandAt([2, 3]), operandAt([2])] })).toThrow(/bias \[2\]/);
+    expect(() => build({ op: 'com.microsoft:BiasGelu', inputs: [operandAt([2, 3]), operandAt([2])] }))
+      .toThrow(/bias \[2\]/);
   });
 });

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../../src/errors.ts';
 import { type Attributes, int } from '../../src/graph/ir.ts';
-import { elementwise } from '../../src/ops/elementwise.ts';
+import { type elementwise } from '../../src/ops/elementwise.ts';
 import { type DType, float32, int64, tensor, toNumbers } from '../../src/tensor/tensor.ts';
 import { operandAt, refusal, says } from '../support/batched.ts';
 import { checkFold, checkGradient, checkTypes, gradientOf } from '../support/gradient-check.ts';
@@ -14,8 +14,10 @@ type Name = keyof typeof elementwise;
 const positive: Domain = { low: 0.5, high: 2 };
 const inUnit: Domain = { low: -0.8, high: 0.8 };
 
-const binary = (op: string, domains: readonly (Domain | undefined)[] = [undefined, undefined], attributes: Attributes = {}): OperatorCase => ({
-  samples: broadcastOperands(domains).map((inputs) => ({ op, inputs, attributes })), parameters: domains.map((_, i) => i),
+const binary = (op: string, domains: readonly (Domain | undefined)[] = [undefined, undefined],
+  attributes: Attributes = {}): OperatorCase => ({
+  samples: broadcastOperands(domains).map((inputs) => ({ op, inputs, attributes })), parameters: domains
+    .map((_, i) => i),
 });
 
 const variadic = (op: string): OperatorCase => ({
@@ -29,11 +31,13 @@ const one = (op: string, domain?: Domain, attributes: Attributes = {}): Operator
 });
 
 const retyped = (dtype: DType, { value, batch }: Operand): Operand => ({
-  value: dtype === 'bool' ? tensor('bool', value.shape, Uint8Array.from(toNumbers(value), (v) => Number(v > 0))) : value, batch,
+  value: dtype === 'bool' ? tensor('bool', value.shape, Uint8Array.from(toNumbers(value), (v) => Number(v > 0)))
+    : value, batch,
 });
 
 const relation = (op: string, dtype: DType = 'float32'): OperatorCase => ({
-  samples: broadcastOperands([undefined, undefined]).map((inputs) => ({ op, inputs: inputs.map((o) => retyped(dtype, o)) })), flows: false,
+  samples: broadcastOperands([undefined, undefined])
+    .map((inputs) => ({ op, inputs: inputs.map((o) => retyped(dtype, o)) })), flows: false,
 });
 
 const still = (op: string, dtype: DType = 'float32'): OperatorCase => ({
@@ -42,10 +46,12 @@ const still = (op: string, dtype: DType = 'float32'): OperatorCase => ({
 
 /** Values that lie apart, shuffled, so that no two operands tie. */
 const apart = (op: string): OperatorCase => ({
-  samples: fc.integer({ min: 1, max: 3 }).chain((n) => broadcastOperands(Array.from({ length: n }, () => ({ distinct: true }))))
+  samples: fc.integer({ min: 1, max: 3 })
+    .chain((n) => broadcastOperands(Array.from({ length: n }, () => ({ distinct: true }))))
     .map((inputs) => ({
       // Each operand has a fraction of a quarter to itself.
-      op, inputs: inputs.map((o, i) => ({ ...o, value: float32(toNumbers(o.value).map((v) => 2 * v + i * 0.17), o.value.shape) })),
+      op, inputs: inputs.map((o, i) =>
+        ({ ...o, value: float32(toNumbers(o.value).map((v) => 2 * v + i * 0.17), o.value.shape) })),
     })),
   parameters: [0, 1],
 });
@@ -55,17 +61,22 @@ const cases: Readonly<Record<Name, OperatorCase>> = {
   Pow: binary('Pow', [positive, { low: -1.5, high: 1.5 }]),
   Mod: binary('Mod', [{ low: 1.1, high: 1.4 }, { low: 0.75, high: 0.9 }], { fmod: int(1) }),
   Max: apart('Max'), Min: apart('Min'), Sum: variadic('Sum'), Mean: variadic('Mean'),
-  Neg: one('Neg'), Abs: one('Abs', { avoid: [0] }), Sqrt: one('Sqrt', positive), Exp: one('Exp'), Log: one('Log', positive),
+  Neg: one('Neg'), Abs: one('Abs', { avoid: [0] }), Sqrt: one('Sqrt', positive), Exp: one('Exp'),
+    Log: one('Log', positive),
   Reciprocal: one('Reciprocal', positive), Erf: one('Erf'), Sin: one('Sin'), Cos: one('Cos'), Tan: one('Tan', inUnit),
-  Asin: one('Asin', inUnit), Acos: one('Acos', inUnit), Atan: one('Atan'), Sinh: one('Sinh'), Cosh: one('Cosh'), Asinh: one('Asinh'),
+  Asin: one('Asin', inUnit), Acos: one('Acos', inUnit), Atan: one('Atan'), Sinh: one('Sinh'), Cosh: one('Cosh'),
+    Asinh: one('Asinh'),
   Acosh: one('Acosh', { low: 1.5, high: 3 }), Atanh: one('Atanh', { low: -0.7, high: 0.7 }),
   Sign: still('Sign'), Floor: still('Floor'), Ceil: still('Ceil'), Round: still('Round'),
-  Equal: relation('Equal'), Greater: relation('Greater'), GreaterOrEqual: relation('GreaterOrEqual'), Less: relation('Less'),
-  LessOrEqual: relation('LessOrEqual'), And: relation('And', 'bool'), Or: relation('Or', 'bool'), Xor: relation('Xor', 'bool'),
+  Equal: relation('Equal'), Greater: relation('Greater'), GreaterOrEqual: relation('GreaterOrEqual'),
+    Less: relation('Less'),
+  LessOrEqual: relation('LessOrEqual'), And: relation('And', 'bool'), Or: relation('Or', 'bool'),
+    Xor: relation('Xor', 'bool'),
   Not: still('Not', 'bool'), IsNaN: still('IsNaN'), IsInf: still('IsInf'),
   Clip: {
     samples: fc.tuple(batchedOperand({ avoid: [-1, 0.5] }), fc.boolean(), fc.boolean()).map(([x, low, high]) => ({
-      op: 'Clip', inputs: [x, low ? { value: float32([-1], []) } : undefined, high ? { value: float32([0.5], []) } : undefined],
+      op: 'Clip', inputs: [x, low ? { value: float32([-1], []) } : undefined, high ? { value: float32([0.5], []) }
+        : undefined],
     })),
     parameters: [1, 2],
   },
@@ -110,10 +121,12 @@ describe('Cast', () => {
       const sample: Sample = { op: 'Cast', inputs: [{ value: float32([0, 1.5, -2]) }], attributes: { to: int(to) } };
       expect((await checkTypes(sample))['y0']!.dtype).toBe(dtype);
     }
-    const { b, node, operator } = build({ op: 'Cast', inputs: [{ value: float32([1, 2]) }], attributes: { to: int(11) } });
+    const { b, node, operator } = build({ op: 'Cast', inputs: [{ value: float32([1, 2]) }],
+      attributes: { to: int(11) } });
     const dY = b.input('dy', b.type('y0'));
     if ('reason' in operator.gradient) throw new Error('Cast has a gradient');
-    const [g] = operator.gradient({ b, node, inputs: node.inputs, outputs: node.outputs, outputGradients: [dY], needed: [true] });
+    const [g] = operator.gradient({ b, node, inputs: node.inputs, outputs: node.outputs, outputGradients: [dY],
+      needed: [true] });
     expect(b.type(g!)).toEqual({ dtype: 'float32', shape: [2] });
   });
 });
@@ -158,15 +171,21 @@ describe('the batch rule of elementwise operators', () => {
 
 describe('shape rules', () => {
   const operand = (dtype: DType, shape: number[]): Operand =>
-    ({ value: dtype === 'int64' ? int64(Array<number>(shape.reduce((a, n) => a * n, 1)).fill(0), shape) : operandAt(shape).value });
+    ({ value: dtype === 'int64' ? int64(Array<number>(shape.reduce((a, n) => a * n, 1)).fill(0), shape)
+      : operandAt(shape).value });
 
   it('refuse operands that do not fit, naming the node', () => {
-    expect(() => build({ op: 'Add', inputs: [operand('float32', [2]), operand('float32', [3])] })).toThrow(/Add node "node"[^]*broadcast/);
-    expect(() => build({ op: 'Add', inputs: [operand('float32', [2]), operand('int64', [2])] })).toThrow(/one element type/);
-    expect(() => build({ op: 'Add', inputs: [operand('float32', [2]), undefined] })).toThrow(/input 1 of Add is required/);
+    expect(() => build({ op: 'Add', inputs: [operand('float32', [2]), operand('float32', [3])] }))
+      .toThrow(/Add node "node"[^]*broadcast/);
+    expect(() => build({ op: 'Add', inputs: [operand('float32', [2]), operand('int64', [2])] }))
+      .toThrow(/one element type/);
+    expect(() => build({ op: 'Add', inputs: [operand('float32', [2]), undefined] }))
+      .toThrow(/input 1 of Add is required/);
     expect(() => build({ op: 'Clip', inputs: [operand('float32', [2]), operand('float32', [2])] })).toThrow(/scalars/);
-    expect(() => build({ op: 'Where', inputs: [1, 2, 3].map(() => operand('float32', [2])) })).toThrow(/bool condition/);
-    expect(() => build({ op: 'Cast', inputs: [operand('float32', [2])], attributes: { to: int(8) } })).toThrow(/STRING/);
+    expect(() => build({ op: 'Where', inputs: [1, 2, 3].map(() => operand('float32', [2])) }))
+      .toThrow(/bool condition/);
+    expect(() => build({ op: 'Cast', inputs: [operand('float32', [2])], attributes: { to: int(8) } }))
+      .toThrow(/STRING/);
   });
 });
 
@@ -174,7 +193,8 @@ describe('folding', () => {
   const whole = fc.array(fc.integer({ min: -9, max: 9 }), { minLength: 6, maxLength: 6 });
   const nonzero = fc.array(fc.integer({ min: 1, max: 5 }), { minLength: 3, maxLength: 3 });
 
-  it.each(['Add', 'Sub', 'Mul', 'Div', 'Mod', 'Max', 'Min', 'Equal', 'Greater', 'GreaterOrEqual', 'Less', 'LessOrEqual'])(
+  it.each(['Add', 'Sub', 'Mul', 'Div', 'Mod', 'Max', 'Min', 'Equal', 'Greater', 'GreaterOrEqual', 'Less',
+    'LessOrEqual'])(
     '%s of integers is what ONNX Runtime computes', async (op) => {
       await fc.assert(fc.asyncProperty(whole, nonzero, (x, y) =>
         checkFold({ op, inputs: [constantOperand(int64(x, [2, 3])), constantOperand(int64(y))] })), { numRuns: 10 });
@@ -202,7 +222,8 @@ describe('folding', () => {
     for (const op of ['And', 'Or', 'Xor']) await checkFold({ op, inputs: [constantOperand(a!), constantOperand(b!)] });
     await checkFold({ op: 'Not', inputs: [constantOperand(a!)] });
     await checkFold({ op: 'Where', inputs: [a!, int64([1, 2, 3, 4]), int64([9])].map(constantOperand) });
-    for (const to of [1, 6, 7, 9, 11]) await checkFold({ op: 'Cast', inputs: [constantOperand(float32([-1.7, 0, 2.9]))], attributes: { to: int(to) } });
+    for (const to of [1, 6, 7, 9, 11]) await checkFold({ op: 'Cast',
+      inputs: [constantOperand(float32([-1.7, 0, 2.9]))], attributes: { to: int(to) } });
     await checkFold({ op: 'Cast', inputs: [constantOperand(int64([-3, 0, 2]))], attributes: { to: int(1) } });
     await checkFold({ op: 'CastLike', inputs: [float32([1.9]), int64([0])].map(constantOperand) });
     await checkFold({ op: 'Identity', inputs: [constantOperand(int64([3]))] });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { int } from '../../src/graph/ir.ts';
-import { reductions } from '../../src/ops/reductions.ts';
+import { type reductions } from '../../src/ops/reductions.ts';
 import { type Tensor, float32, int64, sizeOf } from '../../src/tensor/tensor.ts';
 import { list, operandAt, refusal, says } from '../support/batched.ts';
 import { checkFold, checkGradient, checkTypes, gradientOf } from '../support/gradient-check.ts';
@@ -31,7 +31,8 @@ const reduce = (op: Name, domain?: Domain): OperatorCase => ({
 const alongAxis = (op: Name): OperatorCase => ({
   samples: batchedOperand({ distinct: true }).chain((x) => fc.record({
     axis: fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 }), keepdims: fc.constantFrom(0, 1),
-  }).map(({ axis, keepdims }): Sample => ({ op, inputs: [x], attributes: { axis: int(axis), keepdims: int(keepdims) } }))),
+  }).map(({ axis, keepdims }): Sample =>
+    ({ op, inputs: [x], attributes: { axis: int(axis), keepdims: int(keepdims) } }))),
   flows: false,
 });
 
@@ -44,16 +45,21 @@ const cases: Readonly<Record<Name, OperatorCase>> = {
   ArgMax: alongAxis('ArgMax'), ArgMin: alongAxis('ArgMin'),
   CumSum: {
     samples: batchedOperand().chain((x) => fc.record({
-      axis: fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 }), exclusive: fc.constantFrom(0, 1), reverse: fc.constantFrom(0, 1),
+      axis: fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 }),
+        exclusive: fc.constantFrom(0, 1), reverse: fc.constantFrom(0, 1),
     }).map(({ axis, exclusive, reverse }): Sample => ({
-      op: 'CumSum', inputs: [x, constantOperand(int64([axis], []))], attributes: { exclusive: int(exclusive), reverse: int(reverse) },
+      op: 'CumSum', inputs: [x, constantOperand(int64([axis], []))],
+        attributes: { exclusive: int(exclusive), reverse: int(reverse) },
     }))),
   },
   TopK: {
-    samples: batchedOperand({ distinct: true }).chain((x) => fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 })
-      .chain((axis) => fc.record({ k: fc.integer({ min: 1, max: x.value.shape.at(axis)! }), largest: fc.constantFrom(0, 1) })
+    samples: batchedOperand({ distinct: true })
+      .chain((x) => fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 })
+      .chain((axis) => fc.record({ k: fc.integer({ min: 1, max: x.value.shape.at(axis)! }),
+        largest: fc.constantFrom(0, 1) })
         .map(({ k, largest }): Sample => ({
-          op: 'TopK', inputs: [x, constantOperand(int64([k]))], outputs: 2, attributes: { axis: int(axis), largest: int(largest) },
+          op: 'TopK', inputs: [x, constantOperand(int64([k]))], outputs: 2,
+            attributes: { axis: int(axis), largest: int(largest) },
         })))),
   },
 };
@@ -74,7 +80,8 @@ describe('gradients where finite differences do not reach', () => {
     await checkGradient(over('ReduceProd', float32([2, 0, 3, -1, 0.5, 1], [2, 3])));
   });
 
-  it.each(Object.keys(cases).filter((op) => op.startsWith('Reduce')))('%s that reduces nothing is checked all the same', async (op) => {
+  it.each(Object.keys(cases).filter((op) =>
+    op.startsWith('Reduce')))('%s that reduces nothing is checked all the same', async (op) => {
     const value = float32([0.5, 1, 1.5, 2], [2, 2]);
     const attributes = { noop_with_empty_axes: int(1) };
     for (const inputs of [[{ value }], [{ value }, constantOperand(int64([]))]]) {
@@ -90,7 +97,8 @@ describe('gradients where finite differences do not reach', () => {
 
 describe('reductions and the batch', () => {
   const sum = (shape: number[], axis: number | undefined, over: number[], keepdims: number): Sample => ({
-    op: 'ReduceSum', inputs: [operandAt(shape, axis), constantOperand(int64(over))], attributes: { keepdims: int(keepdims) },
+    op: 'ReduceSum', inputs: [operandAt(shape, axis), constantOperand(int64(over))],
+      attributes: { keepdims: int(keepdims) },
   });
 
   it('follow the batch past the axes that vanish', () => {
@@ -102,20 +110,26 @@ describe('reductions and the batch', () => {
     expect(says(sum([2, 3], 0, [0], 1))).toMatchObject(refusal(/reduces over axis 0, which carries the batch/));
     expect(says({ op: 'ReduceMean', inputs: [operandAt([2, 3], 1)] })).toMatchObject(refusal(/axis 1/));
     expect(says({ op: 'ArgMax', inputs: [operandAt([2, 3], 0)] })).toMatchObject(refusal(/axis 0/));
-    expect(says({ op: 'CumSum', inputs: [operandAt([2, 3], 0), constantOperand(int64([-2], []))] })).toMatchObject(refusal(/accumulates/));
-    expect(says({ op: 'TopK', inputs: [operandAt([2, 3], 1), constantOperand(int64([1]))] })).toMatchObject(refusal(/sorts/));
+    expect(says({ op: 'CumSum', inputs: [operandAt([2, 3], 0), constantOperand(int64([-2], []))] }))
+      .toMatchObject(refusal(/accumulates/));
+    expect(says({ op: 'TopK', inputs: [operandAt([2, 3], 1), constantOperand(int64([1]))] }))
+      .toMatchObject(refusal(/sorts/));
   });
 });
 
 describe('shape rules', () => {
   it('refuse axes that are computed by the graph, or out of range', () => {
-    expect(() => build({ op: 'ReduceSum', inputs: [operandAt([2, 3]), { value: int64([0]) }] })).toThrow(/not known before the graph runs[^]*input 1/);
-    expect(() => build({ op: 'ReduceSum', inputs: [operandAt([2, 3]), constantOperand(int64([2]))] })).toThrow(/axis 2/);
-    expect(() => build({ op: 'TopK', inputs: [operandAt([2, 3]), constantOperand(int64([4]))] })).toThrow(/k = 4[^]*from 0 to 3/);
+    expect(() => build({ op: 'ReduceSum', inputs: [operandAt([2, 3]), { value: int64([0]) }] }))
+      .toThrow(/not known before the graph runs[^]*input 1/);
+    expect(() => build({ op: 'ReduceSum', inputs: [operandAt([2, 3]), constantOperand(int64([2]))] }))
+      .toThrow(/axis 2/);
+    expect(() => build({ op: 'TopK', inputs: [operandAt([2, 3]), constantOperand(int64([4]))] }))
+      .toThrow(/k = 4[^]*from 0 to 3/);
   });
 
   it('an ArgMax of ties and of NaN has the type that ONNX Runtime computes', async () => {
-    const found = await checkTypes({ op: 'ArgMax', inputs: [{ value: float32([1, 1, NaN, 2], [2, 2]) }], attributes: { axis: int(1) } });
+    const found = await checkTypes({ op: 'ArgMax', inputs: [{ value: float32([1, 1, NaN, 2], [2, 2]) }],
+      attributes: { axis: int(1) } });
     expect(found['y0']!.shape).toEqual([2, 1]);
   });
 });
@@ -123,10 +137,12 @@ describe('shape rules', () => {
 describe('folding', () => {
   it.each(['ReduceSum', 'ReduceProd', 'ReduceMax', 'ReduceMin'])('%s of integers and floats', async (op) => {
     const shape = [2, 3, 2];
-    await fc.assert(fc.asyncProperty(list(sizeOf(shape), -4, 4), fc.subarray([0, 1, 2], { minLength: 1 }), fc.constantFrom(0, 1), async (values, over, keep) => {
+    await fc.assert(fc.asyncProperty(list(sizeOf(shape), -4, 4), fc.subarray([0, 1, 2], { minLength: 1 }),
+      fc.constantFrom(0, 1), async (values, over, keep) => {
       const attributes = { keepdims: int(keep) };
       await checkFold({ op, inputs: [int64(values, shape), int64(over)].map(constantOperand), attributes });
-      await checkFold({ op, inputs: [constantOperand(float32(values, shape)), constantOperand(int64(over))], attributes });
+      await checkFold({ op, inputs: [constantOperand(float32(values, shape)), constantOperand(int64(over))],
+        attributes });
       await checkFold({ op, inputs: [constantOperand(int64(values, shape))], attributes });
     }), { numRuns: 8 });
   });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { int, string } from '../../src/graph/ir.ts';
-import { slicing } from '../../src/ops/slicing.ts';
+import { type slicing } from '../../src/ops/slicing.ts';
 import { float32, int64 } from '../../src/tensor/tensor.ts';
 import { batchPlace, list, operandAt, refusal, says, withRows } from '../support/batched.ts';
 import { checkFold, checkGradient, checkTypes } from '../support/gradient-check.ts';
@@ -12,8 +12,11 @@ type Name = keyof typeof slicing;
 
 const anAxis = (x: Operand) => fc.integer({ min: -x.value.shape.length, max: x.value.shape.length - 1 });
 
-const concatenations: fc.Arbitrary<Sample> = fc.record({ shape: dimensions({ min: 1, max: 4 }), sizes: fc.array(fc.constantFrom(1, 2, 3), { minLength: 1, maxLength: 3 }) })
-  .chain(({ shape, sizes }) => fc.tuple(batchPlace(shape.map((_, i) => i)), fc.integer({ min: -shape.length, max: shape.length - 1 }), list(sizes.length, 0, 3))
+const concatenations: fc.Arbitrary<Sample> = fc.record({ shape: dimensions({ min: 1, max: 4 }),
+  sizes: fc.array(fc.constantFrom(1, 2, 3), { minLength: 1, maxLength: 3 }) })
+  .chain(({ shape, sizes }) =>
+    fc.tuple(batchPlace(shape.map((_, i) => i)), fc.integer({ min: -shape.length, max: shape.length - 1 }),
+    list(sizes.length, 0, 3))
     .chain(([at, axis, kinds]) => {
       const full = withRows(shape, at);
       const along = axis < 0 ? axis + shape.length : axis;
@@ -26,24 +29,30 @@ const concatenations: fc.Arbitrary<Sample> = fc.record({ shape: dimensions({ min
 const splits: fc.Arbitrary<Sample> = batchedOperand().chain((x) => anAxis(x).chain((axis) => {
   const size = x.value.shape.at(axis)!;
   const even = fc.integer({ min: 1, max: size }).filter((n) => Math.ceil(size / n) * (n - 1) < size)
-    .map((n): Sample => ({ op: 'Split', inputs: [x], outputs: n, attributes: { axis: int(axis), num_outputs: int(n) } }));
+    .map((n): Sample => ({ op: 'Split', inputs: [x], outputs: n,
+      attributes: { axis: int(axis), num_outputs: int(n) } }));
   const uneven = fc.integer({ min: 0, max: size }).map((n): Sample =>
     ({ op: 'Split', inputs: [x, constantOperand(int64([n, size - n]))], outputs: 2, attributes: { axis: int(axis) } }));
   return fc.oneof(even, uneven);
 }));
 
-const slices: fc.Arbitrary<Sample> = batchedOperand().chain((x) => fc.uniqueArray(fc.nat({ max: x.value.shape.length - 1 }), { minLength: 1, maxLength: 2 })
-  .chain((axes) => fc.tuple(list(axes.length, -9, 9), list(axes.length, -9, 9), fc.array(fc.constantFrom(1, 1, 2, 3, -1, -2), { minLength: axes.length, maxLength: axes.length }), fc.boolean(), fc.boolean())
+const slices: fc.Arbitrary<Sample> = batchedOperand()
+  .chain((x) => fc.uniqueArray(fc.nat({ max: x.value.shape.length - 1 }), { minLength: 1, maxLength: 2 })
+  .chain((axes) => fc.tuple(list(axes.length, -9, 9), list(axes.length, -9, 9),
+    fc.array(fc.constantFrom(1, 1, 2, 3, -1, -2), { minLength: axes.length, maxLength: axes.length }), fc.boolean(),
+    fc.boolean())
     .map(([starts, ends, steps, stepped, back]): Sample => ({
       op: 'Slice',
-      inputs: [x, ...[starts, ends, back ? axes.map((a) => a - x.value.shape.length) : axes, ...(stepped ? [steps] : [])].map((v) => constantOperand(int64(v)))],
+      inputs: [x, ...[starts, ends, back ? axes.map((a) => a - x.value.shape.length) : axes,
+        ...(stepped ? [steps] : [])].map((v) => constantOperand(int64(v)))],
     }))))
   // An empty slice has no rows to tell apart.
   .filter((sample) => build(sample).b.shape('y0').every((n) => n > 0));
 
 /** Reflection needs at least two entries, and no more padding than there are entries beside the border. */
 const paddings: fc.Arbitrary<Sample> = batchedOperand().chain((x) => fc.tuple(
-  fc.constantFrom('constant', 'constant', 'edge', 'reflect', 'wrap'), list(2 * x.value.shape.length, -1, 2), fc.boolean(), fc.boolean(), fc.constantFrom(0, 0, 1),
+  fc.constantFrom('constant', 'constant', 'edge', 'reflect', 'wrap'), list(2 * x.value.shape.length, -1, 2),
+    fc.boolean(), fc.boolean(), fc.constantFrom(0, 0, 1),
 ).map(([mode, drawn, valued, listed, everywhere]): Sample => {
   const rank = x.value.shape.length;
   const pads = drawn.map((n, i) => {
@@ -54,13 +63,15 @@ const paddings: fc.Arbitrary<Sample> = batchedOperand().chain((x) => fc.tuple(
   });
   return {
     op: 'Pad', attributes: { mode: string(mode) },
-    inputs: [x, constantOperand(int64(pads)), valued && mode === 'constant' ? constantOperand(float32([3], [])) : undefined,
+    inputs: [x, constantOperand(int64(pads)), valued && mode === 'constant' ? constantOperand(float32([3], []))
+      : undefined,
       ...(listed ? [constantOperand(int64(x.value.shape.map((_, i) => i - rank)))] : [])],
   };
 }));
 
 const cases: Readonly<Record<Name, OperatorCase>> = {
-  Concat: { samples: concatenations }, Split: { samples: splits }, Slice: { samples: slices }, Pad: { samples: paddings },
+  Concat: { samples: concatenations }, Split: { samples: splits }, Slice: { samples: slices },
+    Pad: { samples: paddings },
 };
 
 describeOperators(cases, 60);
@@ -81,9 +92,12 @@ describe('the batch', () => {
 
   it('may be neither joined, nor split, nor padded', () => {
     const x = operandAt([5, 4], 0);
-    expect(says({ op: 'Concat', inputs: [x, x], attributes: { axis: int(-2) } })).toMatchObject(refusal(/joins values along axis 0/));
-    expect(says({ op: 'Split', inputs: [x], outputs: 1, attributes: { num_outputs: int(1) } })).toMatchObject(refusal(/splits axis 0/));
-    expect(says({ op: 'Pad', inputs: [x, constantOperand(int64([1, 0, 0, 0]))] })).toMatchObject(refusal(/pads axis 0/));
+    expect(says({ op: 'Concat', inputs: [x, x], attributes: { axis: int(-2) } }))
+      .toMatchObject(refusal(/joins values along axis 0/));
+    expect(says({ op: 'Split', inputs: [x], outputs: 1, attributes: { num_outputs: int(1) } }))
+      .toMatchObject(refusal(/splits axis 0/));
+    expect(says({ op: 'Pad', inputs: [x, constantOperand(int64([1, 0, 0, 0]))] }))
+      .toMatchObject(refusal(/pads axis 0/));
     expect(says({ op: 'Pad', inputs: [x, constantOperand(int64([0, 1, 0, 0]))] })).toEqual(whole);
   });
 
@@ -91,14 +105,17 @@ describe('the batch', () => {
     const x = operandAt([3, 4], 0);
     const join = (y: Operand): Sample => ({ op: 'Concat', inputs: [x, y], attributes: { axis: int(1) } });
     expect(says(join(constantOperand(float32([1, 2, 1, 2, 1, 2], [3, 2]))))).toEqual(whole);
-    expect(says(join(constantOperand(float32([1, 2, 1, 2, 1, 3], [3, 2]))))).toMatchObject(refusal(/position in the batch/));
+    expect(says(join(constantOperand(float32([1, 2, 1, 2, 1, 3], [3, 2])))))
+      .toMatchObject(refusal(/position in the batch/));
     expect(says(join({ value: float32([1, 2, 1, 2, 1, 2], [3, 2]) }))).toMatchObject(refusal(/position in the batch/));
   });
 });
 
 describe('gradients', () => {
-  it.each([[0, 7, 3], [1, 7, 3], [1, 6, 2], [-1, -9, -2], [5, 0, -3], [2, 3, 4]])('of a slice from %i to %i by %i', async (start, end, step) => {
-    const inputs = [{ value: float32([1, 2, 3, 4, 5, 6, 7]) }, ...[start, end, 0, step].map((n) => constantOperand(int64([n])))];
+  it.each([[0, 7, 3], [1, 7, 3], [1, 6, 2], [-1, -9, -2], [5, 0, -3], [2, 3, 4]])('of a slice from %i to %i by %i',
+    async (start, end, step) => {
+    const inputs = [{ value: float32([1, 2, 3, 4, 5, 6, 7]) }, ...[start, end, 0, step]
+      .map((n) => constantOperand(int64([n])))];
     await checkTypes({ op: 'Slice', inputs });
     await checkGradient({ op: 'Slice', inputs });
   });
@@ -110,16 +127,20 @@ describe('gradients', () => {
 
   it('of a Split of which only one piece is used', async () => {
     const value = float32([1, 2, 3, 4, 5]);
-    await checkGradient({ op: 'Split', inputs: [{ value }], outputs: 3, attributes: { num_outputs: int(3) } }, { cotangents: [1] });
+    await checkGradient({ op: 'Split', inputs: [{ value }], outputs: 3, attributes: { num_outputs: int(3) } },
+      { cotangents: [1] });
   });
 });
 
 describe('shape rules', () => {
   it('refuse what does not fit', () => {
-    expect(() => build({ op: 'Concat', inputs: [operandAt([2, 3]), operandAt([3, 3])], attributes: { axis: int(1) } })).toThrow(/differ only in axis 1/);
-    expect(() => build({ op: 'Split', inputs: [operandAt([4]), constantOperand(int64([1, 2]))], outputs: 2 })).toThrow(/add up to axis 0/);
+    expect(() => build({ op: 'Concat', inputs: [operandAt([2, 3]), operandAt([3, 3])], attributes: { axis: int(1) } }))
+      .toThrow(/differ only in axis 1/);
+    expect(() => build({ op: 'Split', inputs: [operandAt([4]), constantOperand(int64([1, 2]))], outputs: 2 }))
+      .toThrow(/add up to axis 0/);
     expect(() => build({ op: 'Pad', inputs: [operandAt([2]), constantOperand(int64([-3, 0]))] })).toThrow(/at least 0/);
-    expect(() => build({ op: 'Slice', inputs: [operandAt([4]), { value: int64([0]) }, constantOperand(int64([2]))] })).toThrow(/not known/);
+    expect(() => build({ op: 'Slice', inputs: [operandAt([4]), { value: int64([0]) }, constantOperand(int64([2]))] }))
+      .toThrow(/not known/);
   });
 });
 
@@ -127,12 +148,17 @@ describe('folding', () => {
   const x = int64([0, 1, 2, 3, 4, 5], [2, 3]);
 
   it('is what ONNX Runtime computes', async () => {
-    await checkFold({ op: 'Concat', inputs: [x, int64([9, 8, 7], [1, 3])].map(constantOperand), attributes: { axis: int(0) } });
-    await checkFold({ op: 'Concat', inputs: [x, int64([9, 8], [2, 1]), x].map(constantOperand), attributes: { axis: int(-1) } });
-    await checkFold({ op: 'Split', inputs: [constantOperand(x)], outputs: 2, attributes: { axis: int(1), num_outputs: int(2) } });
+    await checkFold({ op: 'Concat', inputs: [x, int64([9, 8, 7], [1, 3])].map(constantOperand),
+      attributes: { axis: int(0) } });
+    await checkFold({ op: 'Concat', inputs: [x, int64([9, 8], [2, 1]), x].map(constantOperand),
+      attributes: { axis: int(-1) } });
+    await checkFold({ op: 'Split', inputs: [constantOperand(x)], outputs: 2,
+      attributes: { axis: int(1), num_outputs: int(2) } });
     await checkFold({ op: 'Split', inputs: [x, int64([1, 1])].map(constantOperand), outputs: 2 });
-    await fc.assert(fc.asyncProperty(list(2, -4, 4), list(2, -4, 4), fc.constantFrom(1, 2, -1), async (starts, ends, step) => {
-      await checkFold({ op: 'Slice', inputs: [x, int64(starts), int64(ends), int64([1, 0]), int64([step, step])].map(constantOperand) });
+    await fc.assert(fc.asyncProperty(list(2, -4, 4), list(2, -4, 4), fc.constantFrom(1, 2, -1),
+      async (starts, ends, step) => {
+      await checkFold({ op: 'Slice', inputs: [x, int64(starts), int64(ends), int64([1, 0]), int64([step, step])]
+        .map(constantOperand) });
     }), { numRuns: 20 });
   });
 });

@@ -2,7 +2,8 @@ import { expect } from 'vitest';
 import { type BatchAxis, rowsOf } from '../../src/ops/batch.ts';
 import { type Shape, type Tensor, float32, isFloat, sizeOf, tensor, toNumbers } from '../../src/tensor/tensor.ts';
 import {
-  type Compiled, type Feeds, type Sample, batchResult, build, differentiable, feedsOf, gradientContext, gradients, randomLike,
+  type Compiled, type Feeds, type Sample, batchResult, build, differentiable, feedsOf, gradientContext, gradients,
+    randomLike,
   shapes, withSession,
 } from './operator-sample.ts';
 import { testRandom } from './random-network.ts';
@@ -38,8 +39,8 @@ export function rowValues(t: Tensor, batch: BatchAxis, at: number): number[] {
 type Places = Readonly<Record<string, BatchAxis | undefined>>;
 
 /**
- * Checks a batch rule. Where it claims to know where the outputs carry the batch, another value (or NaN) in row i of the
- * inputs changes nothing but row i of the outputs and of the gradients, bit for bit; and a row that holds what another
+ * Checks a batch rule. Where it claims to know where the outputs carry the batch, another value (or NaN) in row i of
+ * the inputs changes nothing but row i of the outputs and of the gradients, bit for bit; and a row that holds what another
  * row held gives what that one gave.
  *
  * @returns what the rule said
@@ -58,7 +59,8 @@ export async function checkBatchRule(sample: Sample, seed = 1): Promise<'proved'
   const rows = rowsOf(carrier.value.shape, carrier.batch);
   const outputPlaces: Places = Object.fromEntries(node.outputs.map((y, k) => [y, result[k]]));
   for (const [y, at] of Object.entries(outputPlaces)) {
-    if (at !== undefined) expect(b.shape(y)[at.axis], `batch of ${y}, ${shapes(sample)}`).toBe(at.before * rows * at.after);
+    if (at !== undefined) expect(b.shape(y)[at.axis], `batch of ${y}, ${shapes(sample)}`)
+      .toBe(at.before * rows * at.after);
   }
   const inputPlaces: Places = Object.fromEntries(sample.inputs.map((o, i) => [`x${i}`, o?.batch]));
   await withSession(b.build(node.outputs.map((y) => [y, y])), (run) =>
@@ -80,9 +82,11 @@ export async function checkBatchRule(sample: Sample, seed = 1): Promise<'proved'
   return 'proved';
 }
 
-async function checkRows(run: Compiled, feeds: Feeds, inputs: Places, outputs: Places, rows: number, what: string): Promise<void> {
+async function checkRows(run: Compiled, feeds: Feeds, inputs: Places, outputs: Places, rows: number,
+  what: string): Promise<void> {
   const change = (edit: (t: Tensor, at: BatchAxis) => Tensor): Feeds =>
-    Object.fromEntries(Object.entries(feeds).map(([name, t]) => [name, inputs[name] === undefined ? t : edit(t, inputs[name])]));
+    Object.fromEntries(Object.entries(feeds)
+      .map(([name, t]) => [name, inputs[name] === undefined ? t : edit(t, inputs[name])]));
   const base = await run(feeds);
   for (const at of [0, rows - 1]) {
     const from = (at + 1) % rows;

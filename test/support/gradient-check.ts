@@ -12,7 +12,8 @@ export async function checkTypes(sample: Sample): Promise<Record<string, Tensor>
   const found = await withSession(b.build(node.outputs.map((y) => [y, y])), (run) => run(feedsOf(sample)));
   node.outputs.forEach((y, k) => {
     const { dtype, shape } = found[y]!;
-    expect({ dtype, shape }, `output ${k} of ${shapes(sample)}`).toEqual({ dtype: inferred[k]!.dtype, shape: [...inferred[k]!.shape] });
+    expect({ dtype, shape }, `output ${k} of ${shapes(sample)}`)
+      .toEqual({ dtype: inferred[k]!.dtype, shape: [...inferred[k]!.shape] });
   });
   return found;
 }
@@ -26,7 +27,8 @@ export async function checkFold(sample: Sample): Promise<void> {
   const found = await withSession(b.build(node.outputs.map((y) => [y, y])), (run) => run({}));
   folded?.forEach((t, k) => {
     const expected = found[node.outputs[k]!]!;
-    expect({ dtype: t.dtype, shape: t.shape }, shapes(sample)).toEqual({ dtype: expected.dtype, shape: expected.shape });
+    expect({ dtype: t.dtype, shape: t.shape }, shapes(sample))
+      .toEqual({ dtype: expected.dtype, shape: expected.shape });
     if (isFloat(t.dtype)) {
       t.data.forEach((v, i) => { expect(Number(v), shapes(sample)).toBeCloseTo(Number(expected.data[i]), 4); });
     } else {
@@ -53,13 +55,13 @@ export interface GradientCheckOptions {
   readonly seed?: number;
 }
 
-/** Step of the finite differences, in float32: extrapolated from two steps, the error is of the order of its 4th power. */
+/** Step of the finite differences: extrapolated from two steps, the error is of the order of its 4th power. */
 const step = 1 / 16;
 const directions = 2;
 
 /**
- * Checks an operator's gradient rule against finite differences: for random cotangents u and directions v, <gradient, v>
- * equals the derivative of <u, f(x + t·v)>. A gradient left out counts as zero.
+ * Checks an operator's gradient rule against finite differences: for random cotangents u and directions v,
+ * <gradient, v> equals the derivative of <u, f(x + t·v)>. A gradient left out counts as zero.
  */
 export async function checkGradient(sample: Sample, options: GradientCheckOptions = {}): Promise<void> {
   const wrt = options.wrt ?? differentiable(sample);
@@ -70,10 +72,12 @@ export async function checkGradient(sample: Sample, options: GradientCheckOption
   const found = gradients(built, context);
   wrt.forEach((i) => {
     const g = found[i];
-    if (g !== undefined) expect(b.type(g), `gradient ${i} of ${shapes(sample)}`).toEqual({ dtype: 'float32', shape: b.shape(node.inputs[i]!) });
+    if (g !== undefined) expect(b.type(g), `gradient ${i} of ${shapes(sample)}`)
+      .toEqual({ dtype: 'float32', shape: b.shape(node.inputs[i]!) });
   });
   const cotangents: Record<string, Tensor> = Object.fromEntries(
-    node.outputs.flatMap((y, k) => (context.outputGradients[k] === undefined ? [] : [[`dy${k}`, randomLike(random, b.type(y))] as const])),
+    node.outputs.flatMap((y, k) =>
+      (context.outputGradients[k] === undefined ? [] : [[`dy${k}`, randomLike(random, b.type(y))] as const])),
   );
   const x = feedsOf(sample);
   const given = wrt.flatMap((i) => (found[i] === undefined ? [] : [[`g${i}`, found[i]] as const]));
@@ -83,7 +87,8 @@ export async function checkGradient(sample: Sample, options: GradientCheckOption
   await withSession(forward.b.build(node.outputs.map((y) => [y, y])), async (run) => {
     const weigh = async (feeds: Record<string, Tensor>) => {
       const y = await run(feeds);
-      return node.outputs.reduce((sum, name, k) => sum + (cotangents[`dy${k}`] ? dot(y[name]!, cotangents[`dy${k}`]!) : 0), 0);
+      return node.outputs.reduce((sum, name, k) => sum
+        + (cotangents[`dy${k}`] ? dot(y[name]!, cotangents[`dy${k}`]!) : 0), 0);
     };
     const y = await run(x);
     const magnitude = node.outputs.reduce((sum, name, k) =>
@@ -92,12 +97,14 @@ export async function checkGradient(sample: Sample, options: GradientCheckOption
       for (let trial = 0; trial < directions; trial++) {
         const v = randomLike(random, sample.inputs[i]!.value);
         const difference = async (h: number) =>
-          (await weigh({ ...x, [`x${i}`]: moved(x[`x${i}`]!, v, h) }) - await weigh({ ...x, [`x${i}`]: moved(x[`x${i}`]!, v, -h) })) / (2 * h);
+          (await weigh({ ...x, [`x${i}`]: moved(x[`x${i}`]!, v, h) }) - await weigh({ ...x,
+            [`x${i}`]: moved(x[`x${i}`]!, v, -h) })) / (2 * h);
         const numeric = (4 * await difference(step / 2) - await difference(step)) / 3;
         const g = analytic[`g${i}`];
         const expected = g === undefined ? 0 : dot(g, v);
         const size = g === undefined ? 0 : dot(absolute(g), absolute(v));
-        expect(Math.abs(numeric - expected), `input ${i} of ${shapes(sample)}: finite difference ${numeric}, rule ${expected}`)
+        expect(Math.abs(numeric - expected),
+          `input ${i} of ${shapes(sample)}: finite difference ${numeric}, rule ${expected}`)
           .toBeLessThan(1e-3 * size + 3e-5 * magnitude + 1e-6);
       }
     }

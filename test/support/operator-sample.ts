@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { encodeModel } from '../../src/graph/encode.ts';
-import type { Attributes, Node, TypedGraph } from '../../src/graph/ir.ts';
+import { type Attributes, type Node, type TypedGraph, showType } from '../../src/graph/ir.ts';
 import type { BatchAxis } from '../../src/ops/batch.ts';
 import { type GraphBuilder, type Value, graphBuilder } from '../../src/ops/builder.ts';
 import type { BatchResult, GradientContext, Operator } from '../../src/ops/operator.ts';
@@ -29,8 +29,13 @@ export interface Sample {
 }
 
 export const constantOperand = (value: Tensor): Operand => ({ value, constant: true });
-export const shapes = (sample: Sample): string =>
-  `${sample.op}(${sample.inputs.map((o) => (o === undefined ? '' : `${o.value.dtype}[${o.value.shape.join()}]`)).join('; ')}) ${JSON.stringify(sample.attributes ?? {}, (_, v: unknown) => (typeof v === 'bigint' ? String(v) : v))}`;
+const showOperand = (o: Operand | undefined): string => (o === undefined ? '' : showType(o.value));
+
+/** `Add(float32[2, 3]; float32[3]) {}`, for messages of failing tests. */
+export function shapes({ op, inputs, attributes = {} }: Sample): string {
+  const settings = JSON.stringify(attributes, (_, v: unknown) => (typeof v === 'bigint' ? String(v) : v));
+  return `${op}(${inputs.map(showOperand).join('; ')}) ${settings}`;
+}
 
 export interface Built {
   readonly b: GraphBuilder;
@@ -42,7 +47,8 @@ export interface Built {
 export function build(sample: Sample): Built {
   const b = graphBuilder(semantics);
   const inputs = sample.inputs.map((o, i) =>
-    (o === undefined ? '' : o.constant === true ? b.constant(o.value) : b.input(`x${i}`, { dtype: o.value.dtype, shape: o.value.shape })));
+    (o === undefined ? '' : o.constant === true ? b.constant(o.value)
+      : b.input(`x${i}`, { dtype: o.value.dtype, shape: o.value.shape })));
   const colon = sample.op.indexOf(':');
   const node: Node = {
     op: sample.op.slice(colon + 1), domain: colon < 0 ? '' : sample.op.slice(0, colon), name: 'node', inputs,
@@ -53,7 +59,8 @@ export function build(sample: Sample): Built {
 }
 
 /** A gradient rule's context, with an input `dy{k}` for each float output named in `cotangents` (default: all). */
-export function gradientContext({ b, node }: Built, sample: Sample, wanted: readonly number[], cotangents?: readonly number[]): GradientContext {
+export function gradientContext({ b, node }: Built, sample: Sample, wanted: readonly number[],
+  cotangents?: readonly number[]): GradientContext {
   return {
     b, node, inputs: node.inputs, outputs: node.outputs,
     outputGradients: node.outputs.map((y, k) =>
@@ -106,7 +113,8 @@ export async function withSession<T>(graph: TypedGraph, use: (run: Compiled) => 
 }
 
 export const feedsOf = (sample: Sample): Record<string, Tensor> =>
-  Object.fromEntries(sample.inputs.flatMap((o, i) => (o === undefined || o.constant === true ? [] : [[`x${i}`, o.value] as const])));
+  Object.fromEntries(sample.inputs.flatMap((o, i) =>
+    (o === undefined || o.constant === true ? [] : [[`x${i}`, o.value] as const])));
 
 export const dot = (a: Tensor, b: Tensor): number => {
   let sum = 0;
@@ -130,7 +138,8 @@ export interface Domain {
 /** Distance kept from the points of `avoid`: more than a finite difference reaches. */
 const margin = 0.1;
 
-export function floats(shape: readonly number[], { low = -2, high = 2, avoid = [], distinct = false }: Domain = {}): fc.Arbitrary<Tensor<'float32'>> {
+export function floats(shape: readonly number[],
+  { low = -2, high = 2, avoid = [], distinct = false }: Domain = {}): fc.Arbitrary<Tensor<'float32'>> {
   return fc.integer({ min: 1, max: 2 ** 30 }).map((seed) => {
     const random = testRandom(seed);
     const count = sizeOf(shape);

@@ -21,7 +21,8 @@ export interface OperatorCase {
  * Tests every operator of a family: types, gradients and batch rules against ONNX Runtime, and what it says of
  * parameters against its own gradients one row at a time.
  */
-export function describeOperators<K extends keyof typeof operators>(cases: Readonly<Record<K, OperatorCase>>, numRuns = 20): void {
+export function describeOperators<K extends keyof typeof operators>(cases: Readonly<Record<K, OperatorCase>>,
+  numRuns = 20): void {
   describe.each(Object.entries<OperatorCase>(cases))('%s', (name, { samples, flows = true, parameters = [] }) => {
     it('has the types that ONNX Runtime computes', async () => {
       await fc.assert(fc.asyncProperty(samples, async (sample) => { await checkTypes(sample); }), { numRuns });
@@ -29,7 +30,8 @@ export function describeOperators<K extends keyof typeof operators>(cases: Reado
 
     it('keeps rows apart where its batch rule says so, in the gradients too', async () => {
       const verdicts = new Set<string>();
-      await fc.assert(fc.asyncProperty(samples, async (sample) => { verdicts.add(await checkBatchRule(sample)); }), { numRuns });
+      await fc.assert(fc.asyncProperty(samples, async (sample) => { verdicts.add(await checkBatchRule(sample)); }),
+        { numRuns });
       expect(verdicts).toContain('proved');
     });
 
@@ -43,7 +45,8 @@ export function describeOperators<K extends keyof typeof operators>(cases: Reado
         fc.assert(fc.property(samples, (sample) => {
           const { b, node } = build(sample);
           const outputGradients = node.outputs.map(() => undefined);
-          expect(rule({ b, node, inputs: node.inputs, outputs: node.outputs, outputGradients, needed: node.inputs.map(() => true) })
+          expect(rule({ b, node, inputs: node.inputs, outputs: node.outputs, outputGradients, needed: node.inputs
+            .map(() => true) })
             .every((g) => g === undefined)).toBe(true);
         }), { numRuns });
       });
@@ -100,7 +103,8 @@ export const broadcastOperands = (domains: readonly (Domain | undefined)[]): fc.
     return fc.tuple(...placements.map((p, i) => {
       const carries = p.carries || i === certain;
       const dropped = Math.min(p.dropped, carries ? at.axis : shape.length);
-      const own = full.map((n, axis) => (axis === at.axis ? (carries || p.rowByRow ? n : 1) : p.ones[axis] === true ? 1 : n)).slice(dropped);
+      const own = full.map((n, axis) =>
+        (axis === at.axis ? (carries || p.rowByRow ? n : 1) : p.ones[axis] === true ? 1 : n)).slice(dropped);
       const batch = carries ? { ...at, axis: at.axis - dropped } : undefined;
       return floats(own, domains[i]).map((value): Operand => ({ value, batch }));
     }));

@@ -35,7 +35,8 @@ export async function checkParameterUse(sample: Sample, index: number, seed = 1)
   const rows = rowsOf(carrier.value.shape, carrier.batch!);
   const context = gradientContext(built, sample, [], [0]);
   const use = operator.parameter?.({
-    ...context, index, inputBatch: sample.inputs.map((o) => o?.batch), outputBatch: node.outputs.map((_, k) => result[k]),
+    ...context, index, inputBatch: sample.inputs.map((o) => o?.batch), outputBatch: node.outputs
+      .map((_, k) => result[k]),
   });
   if (use === undefined) throw new Error(`${node.op} takes no parameters`);
   const dY = randomLike(testRandom(seed), b.type(node.outputs[0]!));
@@ -54,7 +55,8 @@ export async function checkParameterUse(sample: Sample, index: number, seed = 1)
       const { g } = await run({ ...feedsOf(one), dy0: onlyRow(dY, result[0]!, row) });
       const largest = Array.from(g!.data, Number).reduce((m, v) => Math.max(m, Math.abs(v)), 1);
       Array.from(g!.data, Number).forEach((v, i) => {
-        expect(Math.abs(found[row]![i]! - v), `row ${row}, element ${i} of ${shapes(sample)} as ${use.kind}: ${found[row]![i]} and ${v}`)
+        expect(Math.abs(found[row]![i]! - v),
+          `row ${row}, element ${i} of ${shapes(sample)} as ${use.kind}: ${found[row]![i]} and ${v}`)
           .toBeLessThan(1e-4 * largest);
       });
     }
@@ -72,7 +74,8 @@ function valuesOf(use: ParameterUse): Record<string, Value> {
 }
 
 /** Per-example gradients of a parameter, in float64, from the values of a use's operands. */
-function instantiate(use: ParameterUse, values: Readonly<Record<string, Tensor>>, shape: Shape, rows: number): Float64Array[] {
+function instantiate(use: ParameterUse, values: Readonly<Record<string, Tensor>>, shape: Shape,
+  rows: number): Float64Array[] {
   const size = sizeOf(shape);
   const empty = () => Array.from({ length: rows }, () => new Float64Array(size));
   switch (use.kind) {
@@ -83,12 +86,14 @@ function instantiate(use: ParameterUse, values: Readonly<Record<string, Tensor>>
       const [, T, p] = dY.shape as [number, number, number];
       return empty().map((g, r) => {
         for (let t = 0; t < T; t++) {
-          for (let k = 0; k < p; k++) g[Number(indices.data[r * T + t]) * p + k]! += Number(dY.data[(r * T + t) * p + k]);
+          for (let k = 0; k < p; k++) g[Number(indices.data[r * T + t]) * p
+            + k]! += Number(dY.data[(r * T + t) * p + k]);
         }
         return g;
       });
     }
-    case 'broadcast': return broadcast(values['gradient']!, [...shape, ...Array<number>(use.trailing ?? 0).fill(1)], empty());
+    case 'broadcast': return broadcast(values['gradient']!, [...shape, ...Array<number>(use.trailing ?? 0).fill(1)],
+      empty());
     case 'opaque': return empty().map((g, r) => g.map((_, i) => Number(values['perExample']!.data[r * size + i])));
   }
 }
@@ -100,7 +105,8 @@ function outer(x: Tensor, dY: Tensor, transposed: boolean, scale: number, into: 
     for (let t = 0; t < T; t++) {
       for (let i = 0; i < d; i++) {
         for (let k = 0; k < p; k++) {
-          g[transposed ? k * d + i : i * p + k]! += scale * Number(x.data[(r * T + t) * d + i]) * Number(dY.data[(r * T + t) * p + k]);
+          g[transposed ? k * d + i : i * p
+            + k]! += scale * Number(x.data[(r * T + t) * d + i]) * Number(dY.data[(r * T + t) * p + k]);
         }
       }
     }
@@ -125,7 +131,8 @@ function broadcast(gradient: Tensor, shape: Shape, into: Float64Array[]): Float6
 }
 
 /** Every product of an input and an output gradient that meets in an element of the kernel. */
-function convolution(x: Tensor, dY: Tensor, { strides, dilations, pads, groups }: ConvolutionGeometry, shape: Shape, into: Float64Array[]): Float64Array[] {
+function convolution(x: Tensor, dY: Tensor, { strides, dilations, pads, groups }: ConvolutionGeometry, shape: Shape,
+  into: Float64Array[]): Float64Array[] {
   const [images, channels, ...space] = x.shape as [number, number, ...number[]];
   const [, p, ...outSpace] = dY.shape as [number, number, ...number[]];
   const [perGroup, kernel] = [shape[1]!, shape.slice(2)];
@@ -141,7 +148,8 @@ function convolution(x: Tensor, dY: Tensor, { strides, dilations, pads, groups }
           places(outSpace).forEach((at, position) => {
             const from = at.map((n, axis) => n * strides[axis]! + k[axis]! * dilations[axis]! - pads[axis]!);
             if (from.some((n, axis) => n < 0 || n >= space[axis]!)) return;
-            g[(o * perGroup + c) * sizeOf(kernel) + tap]! += Number(x.data[(image * channels + channel) * sizeOf(space) + flat(from, space)])
+            g[(o * perGroup + c) * sizeOf(kernel)
+              + tap]! += Number(x.data[(image * channels + channel) * sizeOf(space) + flat(from, space)])
               * Number(dY.data[(image * p + o) * sizeOf(outSpace) + position]);
           });
         });
