@@ -3,8 +3,7 @@ import { type BatchAxis, rowsOf } from '../../src/ops/batch.ts';
 import { type Shape, type Tensor, float32, isFloat, sizeOf, tensor, toNumbers } from '../../src/tensor/tensor.ts';
 import {
   type Compiled, type Feeds, type Sample, batchResult, build, differentiable, feedsOf, gradientContext, gradients,
-    randomLike,
-  shapes, withSession,
+  randomLike, shapes, withSession,
 } from './operator-sample.ts';
 import { testRandom } from './random-network.ts';
 
