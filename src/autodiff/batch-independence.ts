@@ -20,10 +20,10 @@ export interface BatchTrace {
 }
 
 /**
- * The batch size that proofs are run at: a prime that no other dimension is likely to be a multiple of, so that
- * the batch's factor of a merged axis is never mistaken for another.
+ * The batch sizes that proofs are run at: primes that no other dimension is likely to be a multiple of, so that the
+ * batch's factor of a merged axis is not mistaken for another; two, so that a mistake at one shows at the other.
  */
-export const proofBatchSize = 1009;
+export const proofBatchSizes = [1009, 1013] as const;
 
 /**
  * Follows the axes that carry the batch from the inputs through every node, and lists each node after which

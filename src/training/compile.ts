@@ -1,10 +1,10 @@
-import { type Violation, proofBatchSize, traceBatch } from '../autodiff/batch-independence.ts';
+import { type BatchTrace, type Violation, proofBatchSizes, traceBatch } from '../autodiff/batch-independence.ts';
 import { type GradientPath, type Obstacle, gradientPath } from '../autodiff/reverse.ts';
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import { type Graph, type TypedGraph, showShape } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
-import { type BatchAxis, leading } from '../ops/batch.ts';
+import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { operatorOf, semantics } from '../ops/table.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
@@ -31,20 +31,52 @@ export interface Analysis {
   readonly obstacles: readonly Obstacle[];
 }
 
-/** Follows the batch and the gradients through the model; lists everything that stands in the way. */
+/**
+ * Follows the batch and the gradients through the model; lists everything that stands in the way. The proof is made at
+ * two batch sizes and must come out alike: at one alone, a fixed dimension that happens to be a multiple of it could be
+ * taken for the batch.
+ */
 export function analyse(task: Task): Analysis {
-  const { graph, loss, batchInputs } = atBatchSize(task, proofBatchSize);
-  const trace = traceBatch(graph, batchInputs);
+  const [proof, again] = proofBatchSizes.map((rows) => proveAt(task, rows)) as [Proof, Proof];
+  const { graph, loss, trace } = proof;
   const wanted = trainableParameters(graph, task.trainable ?? 'all');
   const path = gradientPath(graph, wanted, loss, trace.batch);
-  const lossAxis = trace.batch.get(loss);
-  const mixed = trace.violations.length === 0 && (lossAxis?.axis !== 0 || lossAxis.before !== 1 || lossAxis.after !== 1)
-    ? [{ node: '', operator: 'loss', axis: 0, reason: 'the rows of the loss are not the examples of the batch', fix: 'let the loss have one value an example' }]
-    : [];
+  const violations = [...trace.violations, ...again.trace.violations.filter(({ node }) => !trace.violations.some((v) => v.node === node))];
+  const doubts = violations.length > 0 ? [] : [...lossRows(trace.batch.get(loss)), ...disagreements(proof, again)];
   return {
-    task, batch: trace.batch, violations: [...trace.violations, ...mixed], obstacles: path.obstacles,
+    task, batch: trace.batch, violations: [...violations, ...doubts], obstacles: path.obstacles,
     parameters: [...path.parameters],
   };
+}
+
+interface Proof extends Pick<AtBatchSize, 'graph' | 'loss'> {
+  readonly trace: BatchTrace;
+}
+
+function proveAt(task: Task, rows: number): Proof {
+  const { graph, loss, batchInputs } = atBatchSize(task, rows);
+  return { graph, loss, trace: traceBatch(graph, batchInputs) };
+}
+
+function lossRows(at: BatchAxis | undefined): Violation[] {
+  if (at !== undefined && sameBatch(at, leading)) return [];
+  return [{
+    node: '', operator: 'loss', axis: 0, reason: 'the rows of the loss are not the examples of the batch',
+    fix: 'let the loss have one value an example',
+  }];
+}
+
+/** The first node whose output carries the batch elsewhere at the other batch size. */
+function disagreements(one: Proof, other: Proof): Violation[] {
+  const differs = (value: Value): boolean => {
+    const [a, b] = [one.trace.batch.get(value), other.trace.batch.get(value)];
+    return (a === undefined) !== (b === undefined) || (a !== undefined && b !== undefined && !sameBatch(a, b));
+  };
+  const node = one.graph.nodes.find(({ outputs }) => outputs.some(differs));
+  return node === undefined ? [] : [{
+    node: node.name, operator: node.op, axis: 0, reason: 'where its output carries the batch depends on the batch size',
+    fix: 'let the shapes in the model follow from the batch size',
+  }];
 }
 
 /** Throws one GhostgradError that names everything in the way of private training. */
