@@ -1,14 +1,15 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { type Mode, modes } from '../clipping/plan.ts';
+import type { Mode } from '../clipping/plan.ts';
 import { GhostgradError } from '../errors.ts';
+import type { ModelName } from '../models/index.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import type { ChildReply, ChildRequest } from './child.ts';
 import type { BenchJob } from './workload.ts';
 
 export interface BenchOptions {
-  readonly model: string;
+  readonly model: ModelName;
   readonly batchSize: number;
   readonly modes: readonly Mode[];
   readonly threads?: number | undefined;
@@ -93,17 +94,6 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
       time: median((times.get(mode) ?? []).map((ms, i) => ms / (base[i] ?? NaN))), memory: peakMiB / basePeak,
     }])),
   };
-}
-
-/** Parses `a,b,c`. Throws GhostgradError for a mode that does not exist. */
-export function parseModes(text: string): Mode[] {
-  return text.split(',').map((name) => {
-    const mode = modes.find((m) => m === name.trim());
-    if (mode === undefined) {
-      throw new GhostgradError({ what: 'unknown mode', where: '--mode', found: name, expected: modes.join(', '), fix: 'separate modes by commas' });
-    }
-    return mode;
-  });
 }
 
 export interface Child {

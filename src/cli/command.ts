@@ -1,4 +1,4 @@
-import { Command } from 'commander';
+import { Command, type Option } from 'commander';
 import type { Io } from './io.ts';
 
 /** What a command has to say: the same as data and as text. */
@@ -29,8 +29,11 @@ export function define<Options extends object>({ name, summary, configure, run }
   return (session: Session): Command => {
     const command = new Command(name).description(summary);
     configure(command);
+    const required = deferRequired(command);
     command.option('--json', 'print one JSON object and nothing else');
     return command.action(async () => {
+      const missing = required.find((option) => command.getOptionValue(option.attributeName()) === undefined);
+      if (missing !== undefined) command.error(`error: required option '${missing.flags}' not specified`);
       const { json, ...options } = command.opts<Options & { json?: boolean }>();
       // Every argument of a command is a single string.
       const outcome = await run(
@@ -42,4 +45,17 @@ export function define<Options extends object>({ name, summary, configure, run }
       session.exitCode = outcome.exitCode ?? 0;
     });
   };
+}
+
+/**
+ * The required options, marked so in the help, for the action to ask for: by then unknown options have been refused,
+ * and the misspelling of a required one is the better message.
+ */
+function deferRequired(command: Command): readonly Option[] {
+  const required = command.options.filter(({ mandatory }) => mandatory);
+  for (const option of required) {
+    option.makeOptionMandatory(false);
+    option.description += ' (required)';
+  }
+  return required;
 }

@@ -33,6 +33,10 @@ describe('ghostgrad', () => {
     expect(await refused(['train', '--epsilonn', '3'])).toMatch(
       /unknown option '--epsilonn'[^]*Did you mean --epsilon\?/,
     );
+    expect(await refused(['epsilon', '--noise-multiplyer', '1'])).toMatch(
+      /unknown option '--noise-multiplyer'[^]*Did you mean --noise-multiplier\?/,
+    );
+    expect((await ghostgrad(['epsilon', '--help'])).out).toMatch(/--steps <n> +number of steps \(required\)/);
     expect(await refused(['bench', 'stpe'])).toMatch(/unknown command 'stpe'/);
     expect(await refused(['train', 'a.yaml', 'b.yaml'])).toMatch('too many arguments');
     expect(await refused(['epsilon', '--steps', '3'])).toMatch(
@@ -68,8 +72,10 @@ describe('ghostgrad', () => {
 
 describe('bench step', () => {
   it('refuses unknown modes and models', async () => {
-    expect(await refused(['bench', 'step', '--model', 'mlp', '--batch-size', '8', '--mode', 'fast'])).toMatch(
-      'unknown mode',
+    const step = ['bench', 'step', '--batch-size', '8', '--model'];
+    expect(await refused([...step, 'mlp', '--mode', 'non-private,ghots'])).toMatch(
+      /unknown mode "ghots" \(--mode\)[^]*did you mean "ghost"\?/,
     );
+    expect(await refused([...step, 'mpl'])).toMatch(/unknown model "mpl" \(--model\)[^]*did you mean "mlp"\?/);
   });
 });

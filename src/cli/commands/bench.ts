@@ -1,10 +1,11 @@
 import { Command } from 'commander';
-import { benchStep, parseModes } from '../../bench/step.ts';
+import { benchStep } from '../../bench/step.ts';
 import { modes } from '../../clipping/plan.ts';
-import { modelNames } from '../../models/index.ts';
+import { isModelName, modelNames } from '../../models/index.ts';
+import { unknownName } from '../../suggest.ts';
 import { type Session, define } from '../command.ts';
 import { table } from '../text.ts';
-import { positiveInteger } from '../values.ts';
+import { asMode, positiveInteger } from '../values.ts';
 
 interface Options {
   readonly model: string;
@@ -21,13 +22,15 @@ const step = define<Options>({
     command
       .requiredOption('--model <name>', `one of ${modelNames.join(', ')}`)
       .requiredOption('--batch-size <rows>', 'rows of the batch', positiveInteger)
-      .requiredOption('--mode <names>', `one or more of ${modes.join(',')}, separated by commas`)
+      .option('--mode <names>', `one or more of ${modes.join(', ')}, with commas between`, 'non-private,book-keeping')
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
       .option('--repeats <n>', 'timed rounds', positiveInteger),
-  run: async (_, { mode, ...options }, io) => {
+  run: async (_, { model, mode, ...options }, io) => {
+    if (!isModelName(model)) throw unknownName('model', model, modelNames, '--model');
     const result = await benchStep({
       ...options,
-      modes: parseModes(mode),
+      model,
+      modes: [...new Set(mode.split(',').map((name) => asMode(name.trim())))],
       onProgress: (message) => io.stderr.write(`${message}\n`),
     });
     const rows = result.results.map((r) => {
