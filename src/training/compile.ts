@@ -7,6 +7,7 @@ import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { operatorOf, semantics } from '../ops/table.ts';
+import { nearest } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
 
@@ -145,9 +146,23 @@ export function exampleShape(task: Pick<Task, 'model' | 'exampleShapes'>, input:
 /** Float initializers (not literals) that match, less those that an operator keeps as statistics. */
 function trainableParameters(graph: TypedGraph, trainable: 'all' | readonly string[]): Set<Value> {
   const untrained = new Set(graph.nodes.flatMap((node) => (operatorOf(node).untrained ?? []).map((i) => node.inputs[i] ?? '')));
-  const patterns = trainable === 'all' ? [/.*/] : trainable.map(wildcard);
-  return new Set([...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
-    && graph.literals?.has(name) !== true && !untrained.has(name) && patterns.some((p) => p.test(name))).map(([name]) => name));
+  const parameters = [...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
+    && graph.literals?.has(name) !== true && !untrained.has(name)).map(([name]) => name);
+  return new Set(trainable === 'all' ? parameters : trainable.flatMap((pattern) => matching(pattern, parameters)));
+}
+
+/** A pattern that matches nothing is a slip: what it was meant to train would silently stay as it is. */
+function matching(pattern: string, parameters: readonly Value[]): readonly Value[] {
+  const regex = wildcard(pattern);
+  const matches = parameters.filter((name) => regex.test(name));
+  if (matches.length > 0) return matches;
+  const shown = parameters.slice(0, 8).join(', ');
+  const meant = nearest(pattern, parameters);
+  throw new GhostgradError({
+    what: `pattern "${pattern}" matches no parameter`, where: 'trainable',
+    expected: `names of trainable parameters, * for any characters: ${shown}${parameters.length > 8 ? ', …' : ''}`,
+    fix: meant === undefined ? '`ghostgrad explain MODEL` lists the names' : `did you mean "${meant}"?`,
+  });
 }
 
 const wildcard = (pattern: string): RegExp =>

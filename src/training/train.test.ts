@@ -241,7 +241,8 @@ describe('a run is refused before anything is written', () => {
   });
 
   it('for patterns that match nothing', async () => {
-    expect(await refused({ trainable: ['conv*'] })).toMatch('nothing to train');
+    expect(await refused({ trainable: ['conv*'] })).toMatch('pattern "conv*" matches no parameter');
+    expect(await refused({ trainable: ['*.weight', 'classifier.bais'] })).toMatch('did you mean "classifier.bias"?');
   });
 
   const graph = (nodes: Graph['nodes'], more: Readonly<Record<string, number[]>> = {}): Graph => ({

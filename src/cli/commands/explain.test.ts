@@ -65,6 +65,7 @@ describe('explain', () => {
     expect(await refused(['explain', path, '--shape', 'z=B,2'])).toMatch('unknown input "z"');
     expect(await refused(['explain', path, '--loss', 'mes'])).toMatch('did you mean "mse"?');
     expect(await refused(['explain', 'mlp', '--mode', 'ghots'])).toMatch('did you mean "ghost"?');
+    expect(await refused(['explain', 'mlp', '--trainable', 'conv*'])).toMatch('matches no parameter');
     expect(await refused(['explain', 'mlp', '--trainable', 'head'])).toMatch('not available yet');
   });
 

@@ -110,9 +110,9 @@ describe('train and evaluate', () => {
 
   it('warn when the guarantee is void', async () => {
     const { recipe } = project();
-    expect((await ghostgrad(['train', recipe, '--set', 'training.steps=1', '--set', 'training.seed=1'])).err).toMatch(
-      /warning: .*void/,
-    );
+    const { out, err } = await ghostgrad(['train', recipe, '--set', 'training.steps=1', '--set', 'training.seed=1']);
+    expect(err).toMatch(/warning: .*void/);
+    expect(out).toMatch(/privacy +void, see .*privacy\.json/);
   });
 
   it.each([

@@ -59,7 +59,7 @@ export const train = define<Options>({
     });
     try {
       const result = await withProgress(recipe, file, stop.signal, io);
-      return { json: result, text: describe(result), exitCode: stop.signal.aborted ? 130 : 0 };
+      return { json: result, text: describe(result, recipe.training.seed !== undefined), exitCode: stop.signal.aborted ? 130 : 0 };
     } finally {
       stopListening();
     }
@@ -162,13 +162,17 @@ function startLine({ plan, plannedSteps }: Run): string {
   );
 }
 
-const describe = ({ runDir, steps, epsilon, delta, test, seconds, peakRssMiB }: TrainResult): string =>
+const describe = (
+  { runDir, steps, epsilon, delta, test, seconds, peakRssMiB }: TrainResult,
+  seeded: boolean,
+): string =>
   facts({
     'model': join(runDir ?? '', 'model.onnx'),
     'privacy':
       epsilon === null || delta === null
         ? 'none'
-        : `(${show(epsilon)}, ${delta})-differential privacy, see ${join(runDir ?? '', 'privacy.json')}`,
+        : `${seeded ? 'void' : `(${show(epsilon)}, ${delta})-differential privacy`}, ` +
+          `see ${join(runDir ?? '', 'privacy.json')}`,
     'accuracy':
       test === null || test.accuracy === null
         ? undefined
