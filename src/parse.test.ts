@@ -36,6 +36,11 @@ describe('parseWith', () => {
     });
   });
 
+  it('suggests the nearest of several values', () => {
+    expect(refusal({ kind: 'per-laeyr' }).parts.fix).toBe('did you mean "per-layer"?');
+    expect(refusal({ kind: 'something else' }).parts.fix).toBeUndefined();
+  });
+
   it('says what was found and what was expected', () => {
     expect(refusal({ epochs: 'many' }).parts).toMatchObject({
       what: 'invalid option', where: 'recipe: epochs', found: '"many"', expected: 'a value of type number',

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { GhostgradError } from './errors.ts';
-import { showValue, unknownName } from './suggest.ts';
+import { nearest, showValue, unknownName } from './suggest.ts';
 
 type Issue = z.core.$ZodIssue;
 type Path = readonly PropertyKey[];
@@ -48,8 +48,15 @@ function explain(
     where: at,
     found: found === undefined ? undefined : showValue(found),
     expected: expectation(issue),
-    fix: fixOf(path),
+    fix: suggestion(issue, found) ?? fixOf(path),
   });
+}
+
+/** For the misspelling of one of several values. */
+function suggestion(issue: Issue, found: unknown): string | undefined {
+  if (issue.code !== 'invalid_value' || typeof found !== 'string') return undefined;
+  const meant = nearest(found, issue.values.filter((v) => typeof v === 'string'));
+  return meant === undefined ? undefined : `did you mean "${meant}"?`;
 }
 
 function expectation(issue: Issue): string {

@@ -36,7 +36,9 @@ function requireShape(
   throw new GhostgradError({
     what: 'the data has another shape than the model takes', where: `feature "${feature}" of ${name}`,
     found: `[${shape.join(', ')}] for each example`, expected: `[${expected.map((n) => n ?? '?').join(', ')}]`,
-    fix: sameSize ? `add shape: [${fixed.join(', ')}] to the data spec` : 'choose a model for this shape of data',
+    fix: sameSize
+      ? `add shape: [${fixed.join(', ')}] to the data spec`
+      : `choose a model for this shape of data, e.g. {name: mlp, input: [${shape.join(', ')}]}`,
   });
 }
 
@@ -60,7 +62,7 @@ function requireClasses({ name, labels }: Dataset, classes: number): void {
     throw new GhostgradError({
       what: 'a label is out of range', where: `${name}, labels, ${showRow(Math.floor(i / width))}`,
       expected: `whole numbers from 0 to ${classes - 1}, since the model has ${classes} outputs`,
-      fix: 'number the classes from 0, or give the model more outputs',
+      fix: 'number the classes from 0, or give the model more outputs (option classes of a builder)',
     });
   }
 }
