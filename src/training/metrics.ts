@@ -51,7 +51,8 @@ export function metricsLog(folder: string, now: () => number = () => Date.now() 
       const examplesPerSecond = Number(metrics.examplesPerSecond.toPrecision(2));
       files.shown.append(line({ step, epsilon, learningRate, examplesPerSecond }));
       files.events.append(
-        scalarsRecord(now(), step, {
+        // Whole seconds: the exact times of steps would undo the rounding.
+        scalarsRecord(Math.floor(now()), step, {
           ...(epsilon !== null && { 'privacy/epsilon': epsilon }),
           'training/learning_rate': learningRate,
           'speed/examples_per_second': examplesPerSecond,

@@ -68,6 +68,13 @@ describe('checkOutput', () => {
   });
 });
 
+/** The wall times of TensorBoard events: a record is framed by 12 bytes and 4, and its first field is the time. */
+function wallTimes(file: Buffer): number[] {
+  const times: number[] = [];
+  for (let at = 0; at < file.length; at += 16 + Number(file.readBigUInt64LE(at))) times.push(file.readDoubleLE(at + 13));
+  return times;
+}
+
 describe('a run folder', () => {
   it('holds the recipe, and keeps what is not covered apart', () => {
     const path = join(temporaryFolder().folder, 'runs', 'a');
@@ -104,6 +111,9 @@ describe('a run folder', () => {
     const events = readdirSync(path).find((name) => name.startsWith('events.out.tfevents.')) ?? '';
     const tags = [...read(events).matchAll(/[a-z]+\/[a-z_]+/g)].map(String);
     expect(new Set(tags)).toEqual(new Set(['privacy/epsilon', 'training/learning_rate', 'speed/examples_per_second']));
+    const times = wallTimes(readFileSync(join(path, events))).slice(1);
+    expect(times).toHaveLength(2);
+    expect(times.every(Number.isInteger)).toBe(true);
     if (process.platform !== 'win32') {
       expect(statSync(join(path, 'private')).mode & 0o777).toBe(0o700);
       expect(statSync(join(path, 'private', 'metrics.jsonl')).mode & 0o777).toBe(0o600);
