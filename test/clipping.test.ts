@@ -25,6 +25,9 @@ function prepare(choice: NetworkChoice, rows: number): { analysis: Analysis; bat
   };
 }
 
+/** Below it a gradient is rounding alone (a normalised single pixel has none), and nothing can be compared. */
+const smallestNorm = 1e-4;
+
 const median = (xs: readonly number[]) => [...xs].sort((a, b) => a - b)[Math.floor(xs.length / 2)]!;
 
 describe('every mode equals the one-example-at-a-time oracle', () => {
@@ -32,6 +35,7 @@ describe('every mode equals the one-example-at-a-time oracle', () => {
     await fc.assert(fc.asyncProperty(networkChoice, fc.constantFrom('abadi' as const, 'automatic' as const), async (choice, clip) => {
       const { analysis, batch } = prepare(choice, 4);
       const truth = await oracle(analysis, batch);
+      fc.pre(Math.min(...truth.norms) > smallestNorm);
       const threshold = median(truth.norms) * 0.8;
       const found = await runStep(analysis, batch, optionsOf(mode, 1, clip), threshold);
       truth.norms.forEach((norm, i) => expect(Math.abs(found.norms[i]! - norm)).toBeLessThanOrEqual(1e-4 * norm));
@@ -45,6 +49,7 @@ describe('every mode equals the one-example-at-a-time oracle', () => {
     await fc.assert(fc.asyncProperty(networkChoice, async (choice) => {
       const { analysis, batch } = prepare(choice, 6);
       const truth = await oracle(analysis, batch, 3);
+      fc.pre(Math.min(...truth.norms) > smallestNorm);
       const threshold = Math.min(...truth.norms) * 0.7;
       const found = await runStep(analysis, batch, optionsOf(mode, 3), threshold);
       truth.norms.forEach((norm, i) => expect(Math.abs(found.norms[i]! - norm)).toBeLessThanOrEqual(1e-4 * norm));

@@ -2,8 +2,9 @@ import {
   type GraphBuilder, type Value, concat, filled, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, slice, sumTo,
   transpose, where,
 } from '../ops/builder.ts';
-import type { ParameterUse } from '../ops/operator.ts';
-import { type Shape, sizeOf } from '../tensor/tensor.ts';
+import { int, ints } from '../graph/ir.ts';
+import type { ConvolutionGeometry, ParameterUse } from '../ops/operator.ts';
+import { type Shape, sameShape, sizeOf } from '../tensor/tensor.ts';
 import { gamma, largestSquare, smallestNormal } from './rounding.ts';
 import { patchGram, shiftedRows, unfold } from './unfold.ts';
 
@@ -318,9 +319,13 @@ function convolution(c: Context, use: Use<'convolution'>): Contraction {
   };
   const selected = T <= d / groups;
   const gradients = (x: Value) => byGroup(reshape(b, x, [n, p, positions]));
-  const perExample = () => reshape(
-    b, matmul(b, gradients(selected ? finiteOnly(c, use.outputGradient) : use.outputGradient), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }), [units, ...parameterShape],
-  );
+  const outputGradient = () => (selected ? finiteOnly(c, use.outputGradient) : use.outputGradient);
+  const perExample = () => (channels === groups
+    ? depthwiseGradients(c, input(), outputGradient(), geometry)
+    : reshape(
+      b, matmul(b, gradients(outputGradient()), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }),
+      [units, ...parameterShape],
+    ));
   const gram = (x: Value) => matmul(b, x, x, { transposeX: true });
   // With longer steps there are more pixels than patches, and the patches' own Gram matrix is the cheaper one.
   const fromPixels = geometry.strides.every((stride) => stride === 1);
@@ -352,6 +357,23 @@ function convolution(c: Context, use: Use<'convolution'>): Contraction {
       },
     }),
   };
+}
+
+/**
+ * Per-example gradients of a convolution with one input channel to a group: one convolution of all images, in which
+ * each image's channels are groups of their own and its output gradients are the kernels. Nothing is unfolded.
+ */
+function depthwiseGradients(c: Context, x: Value, dY: Value, { kernel, strides, dilations, pads }: ConvolutionGeometry): Value {
+  const { b, units, parameterShape } = c;
+  const [n, channels, ...spatial] = b.shape(x) as [number, number, ...number[]];
+  const [, p, ...out] = b.shape(dY) as [number, number, ...number[]];
+  const found = b.op('Conv', [reshape(b, x, [1, n * channels, ...spatial]), reshape(b, dY, [n * p, 1, ...out])], {
+    kernel_shape: ints(out), strides: ints(dilations), dilations: ints(strides), pads: ints(pads), group: int(n * channels),
+  });
+  // Longer steps may leave room for more offsets than the kernel has.
+  const axes = kernel.map((_, i) => i + 2);
+  const kept = sameShape(b.shape(found).slice(2), kernel) ? found : slice(b, found, axes, kernel.map(() => 0), kernel);
+  return reshape(b, reduceSum(b, reshape(b, kept, [units, n / units, ...parameterShape]), [1]), [units, ...parameterShape]);
 }
 
 /** Rows of a table. Two positions meet in the Gram matrix of the "inputs" where their indices are equal. */
