@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { type Attributes, type Graph, int, ints, latestOpset } from '../src/graph/ir.ts';
 import { type Tensor, int64 } from '../src/tensor/tensor.ts';
-import { analyse, requireTrainable } from '../src/training/compile.ts';
+import { analyse, compileTask, requireTrainable } from '../src/training/compile.ts';
 import { randomTensor, testRandom } from './support/random-network.ts';
 
 const random = testRandom(2);
@@ -69,5 +69,51 @@ describe('operators that let examples mix are refused by name', () => {
   it('what keeps rows apart is proved', () => {
     expect(violationsOf(withMiddle([['Softmax', ['p'], 'm', { axis: int(-1) }]]))).toEqual([]);
     expect(violationsOf(withMiddle([['Reshape', ['p', 'shape'], 'm']], { shape: int64([-1, 3]) }))).toEqual([]);
+  });
+});
+
+/** The batch size as an int64 scalar `B`. */
+const batchSize: readonly Step[] = [['Shape', ['input'], 'shape', { end: int(1) }], ['Squeeze', ['shape'], 'B']];
+const options = { mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, rho: 1e-3, rowsPerUnit: 1 } as const;
+
+describe('what a row computes may not depend on how many rows are computed with it', () => {
+  it('a loss divided by the batch size is refused', () => {
+    const model = withMiddle([...batchSize, ['Cast', ['B'], 'b', { to: int(1) }], ['Div', ['p', 'b'], 'm']]);
+    expect(violationsOf(model)).toMatchObject([{ operator: 'Div', reason: expect.stringMatching(/size of the batch/) as string }]);
+  });
+
+  it('so is one that differs only at sizes smaller than those of the proof', () => {
+    // min(B, 100) is 100 at both.
+    const model = withMiddle([
+      ...batchSize, ['Min', ['B', 'hundred'], 'least'], ['Cast', ['least'], 'b', { to: int(1) }], ['Div', ['p', 'b'], 'm'],
+    ], { hundred: int64([100], []) });
+    const analysis = analyse({ model, loss: 'cross-entropy' });
+    expect(() => compileTask(analysis, 64, options)).toThrow(/size of the batch/);
+    expect(() => compileTask(analysis, 128, options)).not.toThrow();
+  });
+
+  it('and features cut off after as many as there are rows', () => {
+    const model = withMiddle([
+      ...batchSize, ['Unsqueeze', ['B', 'axis0'], 'end'], ['Slice', ['input', 'start', 'end', 'axis'], 's'],
+      ['ReduceSum', ['s', 'axis'], 'm'],
+    ], { axis0: int64([0]), start: int64([0]), axis: int64([1]) });
+    const analysis = analyse({ model, loss: 'cross-entropy' });
+    expect(() => compileTask(analysis, 4, options)).toThrow(/size of the batch/);
+    expect(() => compileTask(analysis, 8, options)).not.toThrow();
+  });
+
+  it('a Squeeze of no named axes, which takes the batch away where it is one row', () => {
+    const model = withMiddle([['Unsqueeze', ['p', 'axis1'], 'u'], ['Squeeze', ['u'], 'm']], { axis1: int64([1]) });
+    const analysis = analyse({ model, loss: 'cross-entropy' });
+    expect(() => compileTask(analysis, 1, options)).toThrow(/size of the batch/);
+    expect(() => compileTask(analysis, 2, options)).not.toThrow();
+  });
+
+  it('shapes may follow from the batch size, and so may a constant that is alike in every row', () => {
+    const model = withMiddle([
+      ['Shape', ['p'], 'whole'], ['ConstantOfShape', ['whole'], 'zeros'], ['Add', ['p', 'zeros'], 's'], ['Reshape', ['s', 'whole'], 'm'],
+    ]);
+    expect(violationsOf(model)).toEqual([]);
+    expect(() => compileTask(analyse({ model, loss: 'cross-entropy' }), 4, options)).not.toThrow();
   });
 });

@@ -1,8 +1,8 @@
 import type { Node, TypedGraph } from '../graph/ir.ts';
-import type { BatchAxis, } from '../ops/batch.ts';
+import { type BatchAxis, rowsOf } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { operatorOf } from '../ops/table.ts';
-import { type Tensor, isFloat } from '../tensor/tensor.ts';
+import { type Tensor, isFloat, sameShape, sizeOf } from '../tensor/tensor.ts';
 
 export interface Violation {
   /** Name of the node that lets examples mix. */
@@ -68,4 +68,57 @@ function fixedValue(graph: TypedGraph, value: Value): Tensor | undefined {
 
 function outputTypes(graph: TypedGraph, node: Node) {
   return node.outputs.map((v) => graph.types.get(v) ?? { dtype: 'float32' as const, shape: [] });
+}
+
+/** Operands that say nothing but how large the output is: comparing outputs compares them. */
+const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Slice:2']);
+
+/**
+ * Lists where two specialisations of one model, at different batch sizes, do not compute the same of an example: where
+ * another axis than the batch's, or the value of a constant, follows from the batch size. Rows would not mix, and yet
+ * one example more in a batch could change the gradients of others, by the physical batch that they are computed in.
+ */
+export function sizeDependence(
+  one: TypedGraph, other: TypedGraph, batch: ReadonlyMap<Value, BatchAxis>, inputs: readonly Value[],
+): Violation[] {
+  const rows = (graph: TypedGraph): number => graph.types.get(inputs[0] ?? '')?.shape[0] ?? 0;
+  const fits = (value: Value): boolean => {
+    const at = batch.get(value);
+    const [a, b] = [one.types.get(value)?.shape, other.types.get(value)?.shape];
+    if (at === undefined || a === undefined || b === undefined) return true;
+    return rowsOf(a, at) === rows(one) && rowsOf(b, at) === rows(other) && sameShape(a.with(at.axis, 0), b.with(at.axis, 0));
+  };
+  const depends = (node: Node): boolean => {
+    const meetsData = node.inputs.some((v) => batch.has(v));
+    return !node.outputs.every(fits) || node.inputs.some((v, i) => {
+      const constant = one.initializers.get(v);
+      if (constant === undefined || (meetsData && sizeOperands.has(`${node.op}:${i}`))) return false;
+      return !alike(constant, other.initializers.get(v), meetsData);
+    });
+  };
+  return one.nodes.filter(depends).map((node) => ({
+    node: node.name, operator: node.op, axis: 0, reason: 'what it computes of an example depends on the size of the batch',
+    fix: 'let only shapes follow from the batch size; divide by a fixed number, and let the loss be that of each example',
+  }));
+}
+
+/** Whether two constants agree; where they may have a place for each row, in the places that both have. */
+function alike(a: Tensor, b: Tensor | undefined, perRow: boolean): boolean {
+  if (b === undefined || a.dtype !== b.dtype || a.shape.length !== b.shape.length) return false;
+  if (a.data === b.data) return true;
+  if (!perRow && !sameShape(a.shape, b.shape)) return false;
+  const shared = a.shape.map((n, axis) => Math.min(n, b.shape[axis] ?? 0));
+  return Array.from({ length: sizeOf(shared) }, (_, i) => i).every((i) => {
+    let rest = i;
+    let [inA, inB, strideA, strideB] = [0, 0, 1, 1];
+    for (let axis = shared.length - 1; axis >= 0; axis--) {
+      const at = rest % shared[axis]!;
+      rest = Math.floor(rest / shared[axis]!);
+      inA += at * strideA;
+      inB += at * strideB;
+      strideA *= a.shape[axis]!;
+      strideB *= b.shape[axis]!;
+    }
+    return Object.is(a.data[inA], b.data[inB]);
+  });
 }

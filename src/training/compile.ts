@@ -1,4 +1,4 @@
-import { type BatchTrace, type Violation, proofBatchSizes, traceBatch } from '../autodiff/batch-independence.ts';
+import { type BatchTrace, type Violation, proofBatchSizes, sizeDependence, traceBatch } from '../autodiff/batch-independence.ts';
 import { type GradientPath, type Obstacle, gradientPath } from '../autodiff/reverse.ts';
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
@@ -30,6 +30,8 @@ export interface Analysis {
   readonly batch: ReadonlyMap<Value, BatchAxis>;
   readonly violations: readonly Violation[];
   readonly obstacles: readonly Obstacle[];
+  /** The model at the batch size of the proof. */
+  readonly proof: TypedGraph;
 }
 
 /**
@@ -43,20 +45,26 @@ export function analyse(task: Task): Analysis {
   const wanted = trainableParameters(graph, task.trainable ?? 'all');
   const path = gradientPath(graph, wanted, loss, trace.batch);
   const violations = [...trace.violations, ...again.trace.violations.filter(({ node }) => !trace.violations.some((v) => v.node === node))];
-  const doubts = violations.length > 0 ? [] : [...lossRows(trace.batch.get(loss)), ...disagreements(proof, again)];
+  const doubts = violations.length > 0 ? [] : [
+    ...lossRows(trace.batch.get(loss)), ...disagreements(proof, again), ...sizeDependenceOf(task, proof, again.typed),
+  ];
   return {
     task, batch: trace.batch, violations: [...violations, ...doubts], obstacles: path.obstacles,
-    parameters: [...path.parameters],
+    parameters: [...path.parameters], proof: proof.typed,
   };
 }
 
-interface Proof extends Pick<AtBatchSize, 'graph' | 'loss'> {
+interface Proof extends Pick<AtBatchSize, 'typed' | 'graph' | 'loss'> {
   readonly trace: BatchTrace;
 }
 
+const sizeDependenceOf = (
+  task: Task, { typed, trace }: { readonly typed: TypedGraph; readonly trace: Pick<BatchTrace, 'batch'> }, other: TypedGraph,
+): Violation[] => sizeDependence(typed, other, trace.batch, task.model.inputs.map(({ name }) => name));
+
 function proveAt(task: Task, rows: number): Proof {
-  const { graph, loss, batchInputs } = atBatchSize(task, rows);
-  return { graph, loss, trace: traceBatch(graph, batchInputs) };
+  const { typed, graph, loss, batchInputs } = atBatchSize(task, rows);
+  return { typed, graph, loss, trace: traceBatch(graph, batchInputs) };
 }
 
 function lossRows(at: BatchAxis | undefined): Violation[] {
@@ -102,9 +110,16 @@ export function requireTrainable(analysis: Analysis): void {
   }
 }
 
-/** The step graph for physical batches of `rows` rows. */
+/**
+ * The step graph for physical batches of `rows` rows.
+ *
+ * @throws GhostgradError where the model computes something else at this batch size than at those of the proof
+ */
 export function compileTask(analysis: Analysis, rows: number, options: StepOptions): StepGraph {
-  const { graph, loss } = atBatchSize(analysis.task, rows);
+  const { typed, graph, loss } = atBatchSize(analysis.task, rows);
+  const { task, proof, batch } = analysis;
+  const violations = sizeDependenceOf(task, { typed: proof, trace: { batch } }, typed);
+  if (violations.length > 0) requireTrainable({ ...analysis, violations });
   const wanted = new Set(analysis.parameters);
   const withInputs = parametersAsInputs(graph, wanted);
   const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
@@ -112,6 +127,8 @@ export function compileTask(analysis: Analysis, rows: number, options: StepOptio
 }
 
 interface AtBatchSize {
+  /** The model alone. */
+  readonly typed: TypedGraph;
   readonly graph: TypedGraph;
   readonly loss: Value;
   readonly labels?: TensorType;
@@ -124,7 +141,7 @@ export function atBatchSize(task: Task, rows: number): AtBatchSize {
   const typed = specialise(task.model, shapes, semantics);
   const { graph, loss, labels } = attachLoss(typed, task.loss, task.output);
   const names = [...Object.keys(shapes), ...(labels === undefined ? [] : [labelsInput])];
-  return { graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
+  return { typed, graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
 }
 
 /** The shape of one example of an input. Throws GhostgradError when neither the task nor the model says it. */
