@@ -37,18 +37,13 @@ export const checkTolerance = 1e-4;
  */
 export async function check(model: Graph, expected: Expected, engine: Engine, mode: Mode = 'book-keeping'): Promise<CheckResult> {
   const names = Object.keys(expected.squaredNorms);
+  requireAll(names, [...model.initializers.keys()]);
   const analysis = analyse({
     model, loss: 'cross-entropy', output: expected.output, trainable: names,
     exampleShapes: Object.fromEntries(Object.entries(expected.inputs).map(([name, t]) => [name, t.shape.slice(1)])),
   });
   requireTrainable(analysis);
-  const missing = names.filter((name) => !analysis.parameters.includes(name));
-  if (missing.length > 0) {
-    throw new GhostgradError({
-      what: 'the model does not train every parameter of the reference', where: 'model', found: `no ${missing.join(', ')}`,
-      expected: 'initializers with the names of the reference file', fix: 'give the model that the reference was made with',
-    });
-  }
+  requireAll(names, analysis.parameters);
   const rows = expected.labels.length;
   const step = compileTask(analysis, rows, {
     mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1, diagnostics: true,
@@ -160,4 +155,13 @@ function decode({ dtype, shape, base64 }: WireTensor, where: string): Tensor {
   if (dtype === 'float32') return tensor(dtype, shape, new Float32Array(bytes.buffer));
   if (dtype === 'int64') return tensor(dtype, shape, new BigInt64Array(bytes.buffer));
   throw new GhostgradError({ what: 'unsupported element type', where, found: dtype, expected: 'float32 or int64', fix: 'convert the tensor' });
+}
+
+function requireAll(names: readonly string[], present: readonly string[]): void {
+  const missing = names.filter((name) => !present.includes(name));
+  if (missing.length === 0) return;
+  throw new GhostgradError({
+    what: 'the model does not train every parameter of the reference', where: 'model', found: `no ${missing.join(', ')}`,
+    expected: 'initializers with the names of the reference file', fix: 'give the model that the reference was made with',
+  });
 }
