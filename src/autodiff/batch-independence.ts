@@ -92,7 +92,8 @@ export function sizeDependence(
     const meetsData = node.inputs.some((v) => batch.has(v));
     return !node.outputs.every(fits) || node.inputs.some((v, i) => {
       const constant = one.initializers.get(v);
-      if (constant === undefined || (meetsData && sizeOperands.has(`${node.op}:${i}`))) return false;
+      // Only what was computed at compile time, a literal, can have come from the batch size.
+      if (constant === undefined || one.literals?.has(v) !== true || (meetsData && sizeOperands.has(`${node.op}:${i}`))) return false;
       return !alike(constant, other.initializers.get(v), meetsData);
     });
   };

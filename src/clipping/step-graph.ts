@@ -85,13 +85,13 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const present = [unitMask(b, rowMask, units), ...ordinaryData(b, source, rowMask, units)];
   const mask = present.reduce((all, some) => b.op('And', [all, some]));
   const clipped = clipWeights(b, norm, mask, threshold, options.clipping);
-  const summed = isTwoPass(options.mode) ? pass(weighSeed(b, seed, clipped.weights)) : first;
-  // In the second pass the weights are in the seeds; what is left to do is to select.
-  const weights = isTwoPass(options.mode) ? { valid: clipped.valid } : clipped;
+  // The second pass forms the first one's gradients again, bit for bit. Weights in its seeds would be cheaper, but every
+  // later sum of the pass would round otherwise, and where it cancels the weighted gradient could exceed the bound.
+  const summed = isTwoPass(options.mode) ? pass(seedOf(b, seed, clipped.valid)) : first;
   // ONNX Runtime visits the outputs from the last emitted to the first. Once the norms are known, the first layers'
   // sums come first: they are small, and free the largest activations before the last layers' large sums are formed.
   const inOrder = isTwoPass(options.mode) ? summed : [...summed].reverse();
-  const outputs = [...inOrder.map((layer) => sumOutput(layer, weights)), losses, [stepNames.norms, norm.computed] as const];
+  const outputs = [...inOrder.map((layer) => sumOutput(layer, clipped)), losses, [stepNames.norms, norm.computed] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, clipped.weights]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
@@ -128,11 +128,12 @@ function backwardPass(
   });
 }
 
-/** Seeds of the second pass: each row's, times the weight of its unit. */
-function weighSeed(b: GraphBuilder, seed: Value, weights: Value): Value {
-  const units = b.shape(weights)[0]!;
+/** Seeds of the second pass: those of the units that are kept. */
+function seedOf(b: GraphBuilder, seed: Value, valid: Value): Value {
+  const units = b.shape(valid)[0]!;
   const rows = b.shape(seed)[0]!;
-  return reshape(b, b.op('Mul', [reshape(b, seed, [units, rows / units]), reshape(b, weights, [units, 1])]), [rows]);
+  const byUnit = reshape(b, seed, [units, rows / units]);
+  return reshape(b, b.op('Where', [reshape(b, valid, [units, 1]), byUnit, b.scalar(0)]), [rows]);
 }
 
 /** Where a unit has several rows, absent rows are removed one by one, by selection on every operand. */
