@@ -5,6 +5,7 @@ import type { GraphBuilder, Value } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { noGradientFlows } from '../ops/rules.ts';
 import { operatorOf } from '../ops/table.ts';
+import { isFloat } from '../tensor/tensor.ts';
 
 /** A node that stands between a trainable parameter and the loss and has no gradient. */
 export interface Obstacle {
@@ -40,7 +41,9 @@ export function gradientPath(
     const found = stopped ? [operator.gradient] : parameterObstacles(node, parameters, dependent, batch);
     obstacles.push(...found.map(({ reason, fix }) => ({ node: node.name, operator: node.op, reason, fix })));
     // What lies only behind a step function has a gradient of zero: it is not on the path.
-    if (!stopped && operator.gradient !== noGradientFlows) node.inputs.forEach((v) => reaches.add(v));
+    // Nor does a gradient pass through integers (Cast there and back).
+    if (stopped || operator.gradient === noGradientFlows) continue;
+    node.inputs.filter((v) => isFloat(graph.types.get(v)?.dtype ?? 'bool')).forEach((v) => reaches.add(v));
   }
   return {
     active: new Set([...dependent].filter((v) => reaches.has(v))),

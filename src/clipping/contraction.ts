@@ -209,7 +209,8 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
   const product = (x: Value, y: Value) => (use.transposed
     ? matmul(b, y, x, { transposeX: true, alpha })
     : matmul(b, x, y, { transposeX: true, alpha }));
-  const selected = T <= d;
+  // A scale above 1 could make products of selected operands overflow after all.
+  const selected = T <= d && Math.abs(alpha) <= 1;
   const perExample = () => reshape(
     b, product(finiteOnly(c, raw), selected ? finiteOnly(c, gradient) : gradient), [units, ...parameterShape],
   );
@@ -231,11 +232,15 @@ function outer(c: Context, use: Use<'outer'>): Contraction {
   };
 }
 
-/** ‖a‖²·‖b‖² for one position. */
+/** ‖a‖²·‖b‖² for one position. What either square may have lost by underflow counts as if it were that much larger. */
 function rankOneNorm(c: Context, a: Value, bb: Value): NormParts {
   const { b } = c;
-  const squared = mul(b, markedSquares(c, a), markedSquares(c, bb));
-  return { squared, allowance: scale(b, squared, squaresError(c, a) + squaresError(c, bb) + gamma(8)) };
+  const [aa, bbSquared] = [markedSquares(c, a), markedSquares(c, bb)];
+  const lost = (x: Value): Value => b.scalar((sizeOf(b.shape(x)) / c.units) * smallestNormal);
+  const squared = mul(b, aa, bbSquared);
+  const underflow = b.op('Sum', [mul(b, aa, lost(bb)), mul(b, bbSquared, lost(a)), b.scalar(2 * smallestNormal)]);
+  const rounding = scale(b, squared, squaresError(c, a) + squaresError(c, bb) + gamma(8));
+  return { squared, allowance: b.op('Add', [rounding, scale(b, underflow, 1.01)]) };
 }
 
 function scaled(b: GraphBuilder, alpha: number, { squared, error, allowance }: NormParts): NormParts {

@@ -34,7 +34,7 @@ const power: Operator = {
     }
     const known = b.constantOf(inputs[1]!);
     const n = known?.data.length === 1 ? toNumbers(known)[0] : undefined;
-    if (n === 0) return undefined;
+    if (n === 0) return scale(b, dY, 0);
     if (n === 1) return dY;
     if (n === 2) return mul(b, dY, scale(b, x, 2));
     if (n === 0.5) return div(b, scale(b, dY, 0.5), y);
