@@ -10,8 +10,6 @@ export interface PublicMetrics {
   /** ε spent by them; null in a run without privacy. */
   readonly epsilon: number | null;
   readonly learningRate: number;
-  /** Expected examples in a second: the expected batch size over the time since the last step. */
-  readonly examplesPerSecond: number;
 }
 
 /** Numbers of a step that were computed from private data without noise. */
@@ -24,6 +22,8 @@ export interface UncoveredMetrics {
   readonly medianNorm: number | null;
   /** Fraction of them whose gradient was above the clipping norm; null likewise. */
   readonly clipFraction: number | null;
+  /** The expected batch size over the time that the step took, which tells of the number drawn. */
+  readonly examplesPerSecond: number;
 }
 
 /** Files that grow by a line for each step. */
@@ -47,15 +47,12 @@ export function metricsLog(folder: string, now: () => number = () => Date.now() 
   return {
     write: (metrics, uncovered) => {
       const { step, epsilon, learningRate } = metrics;
-      // Coarse: the time of a step tells of the number drawn.
-      const examplesPerSecond = Number(metrics.examplesPerSecond.toPrecision(2));
-      files.shown.append(line({ step, epsilon, learningRate, examplesPerSecond }));
+      files.shown.append(line({ step, epsilon, learningRate }));
       files.events.append(
-        // Whole seconds: the exact times of steps would undo the rounding.
-        scalarsRecord(Math.floor(now()), step, {
+        // All at the start of the run: the time that a step took tells of the number drawn.
+        scalarsRecord(Math.floor(started), step, {
           ...(epsilon !== null && { 'privacy/epsilon': epsilon }),
           'training/learning_rate': learningRate,
-          'speed/examples_per_second': examplesPerSecond,
         }),
       );
       files.uncovered.append(line({ step, ...uncovered }));

@@ -79,10 +79,10 @@ describe('a run folder', () => {
   it('holds the recipe, and keeps what is not covered apart', () => {
     const path = join(temporaryFolder().folder, 'runs', 'a');
     const run = createRunFolder(path, recipe);
-    const uncovered = { drawn: 12345, loss: 0.12345, medianNorm: 6.54321, clipFraction: 0.54321 };
-    run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1234.5 }, uncovered);
+    const uncovered = { drawn: 12345, loss: 0.12345, medianNorm: 6.54321, clipFraction: 0.54321, examplesPerSecond: 1234.5 };
+    run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1 }, uncovered);
     run.metrics.write(
-      { step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1234.5 },
+      { step: 2, epsilon: 0.7, learningRate: 0.1 },
       { ...uncovered, loss: null },
     );
     run.metrics.close();
@@ -95,8 +95,8 @@ describe('a run folder', () => {
         .split('\n')
         .map((line) => JSON.parse(line) as unknown),
     ).toEqual([
-      { step: 1, epsilon: 0.5, learningRate: 0.1, examplesPerSecond: 1200 },
-      { step: 2, epsilon: 0.7, learningRate: 0.1, examplesPerSecond: 1200 },
+      { step: 1, epsilon: 0.5, learningRate: 0.1 },
+      { step: 2, epsilon: 0.7, learningRate: 0.1 },
     ]);
     expect(
       read('private/metrics.jsonl')
@@ -110,10 +110,10 @@ describe('a run folder', () => {
     expect(read('private/README.txt')).toContain('does not cover');
     const events = readdirSync(path).find((name) => name.startsWith('events.out.tfevents.')) ?? '';
     const tags = [...read(events).matchAll(/[a-z]+\/[a-z_]+/g)].map(String);
-    expect(new Set(tags)).toEqual(new Set(['privacy/epsilon', 'training/learning_rate', 'speed/examples_per_second']));
+    expect(new Set(tags)).toEqual(new Set(['privacy/epsilon', 'training/learning_rate']));
     const times = wallTimes(readFileSync(join(path, events))).slice(1);
     expect(times).toHaveLength(2);
-    expect(times.every(Number.isInteger)).toBe(true);
+    expect(new Set(times).size).toBe(1);
     if (process.platform !== 'win32') {
       expect(statSync(join(path, 'private')).mode & 0o777).toBe(0o700);
       expect(statSync(join(path, 'private', 'metrics.jsonl')).mode & 0o777).toBe(0o600);
@@ -161,8 +161,8 @@ describe('a run folder', () => {
       failing.clear();
     }
     failing.set('writeSync', 'ENOSPC');
-    const metrics = { step: 1, epsilon: 1, learningRate: 1, examplesPerSecond: 1 };
-    expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1 })).toThrow(
+    const metrics = { step: 1, epsilon: 1, learningRate: 1 };
+    expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1, examplesPerSecond: 1 })).toThrow(
       'metrics cannot be written',
     );
     failing.clear();

@@ -140,7 +140,7 @@ describe('a run', () => {
     );
     const before = run.model().initializers;
     for await (const { uncovered } of run.steps())
-      expect(uncovered).toEqual({ drawn: 0, loss: null, medianNorm: null, clipFraction: null });
+      expect(uncovered).toMatchObject({ drawn: 0, loss: null, medianNorm: null, clipFraction: null });
     const after = run.model().initializers;
     for (const [name, { data }] of before)
       expect([...(after.get(name)?.data ?? [])].every((x, i) => x !== data[i])).toBe(true);

@@ -150,9 +150,11 @@ export async function prepare(
         step: state.step,
         learningRate,
         epsilon: plan?.spent(state.step) ?? null,
+      };
+      const uncovered: UncoveredMetrics = {
+        ...summaryOf(losses, norms, recipe.clipping.norm),
         examplesPerSecond: (1000 * batchSize) / (performance.now() - begun),
       };
-      const uncovered = summaryOf(losses, norms, recipe.clipping.norm);
       folder?.metrics.write(metrics, uncovered);
       yield { ...metrics, steps: plannedSteps, uncovered };
     }
@@ -256,7 +258,7 @@ const tooLarge = (batchSize: number, datasetSize: number): GhostgradError =>
   });
 
 /** Means over the examples drawn whose values are finite (the others had no part in the step). */
-function summaryOf(losses: Float32Array, norms: Float32Array, threshold: number): UncoveredMetrics {
+function summaryOf(losses: Float32Array, norms: Float32Array, threshold: number): Omit<UncoveredMetrics, 'examplesPerSecond'> {
   const finite = losses.filter(Number.isFinite);
   const sorted = norms.filter(Number.isFinite).sort();
   return {

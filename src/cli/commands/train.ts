@@ -139,12 +139,12 @@ async function withProgress(
       );
       io.stderr.write(`${startLine(started)}\n`);
     },
-    onStep: ({ step, steps, epsilon, examplesPerSecond, uncovered }) => {
+    onStep: ({ step, steps, epsilon, uncovered }) => {
       const planned = run?.plan?.epsilon;
       line.update({
         step,
         steps,
-        examplesPerSecond,
+        examplesPerSecond: uncovered.examplesPerSecond,
         loss: uncovered.loss,
         epsilon: epsilon === null || planned === undefined ? null : { spent: epsilon, planned },
         secondsLeft: ((performance.now() - first) / 1000 / step) * (steps - step),
