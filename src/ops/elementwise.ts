@@ -11,10 +11,11 @@ import {
   gate, noGradientFlows, rowwise, sameShape, scalarLike, unary,
 } from './rules.ts';
 
-/** An operator on broadcast operands of one element type. */
-const arithmetic = (partial: Partial, fold?: Fold): Operator => ({
-  shape: elementwiseShape(), ...broadcasting(partial), ...(fold && { fold }),
+/** An operator on broadcast operands of one element type: two of them, or any number. */
+const arithmetic = (partial: Partial, fold?: Fold, count?: number): Operator => ({
+  shape: elementwiseShape(undefined, count), ...broadcasting(partial), ...(fold && { fold }),
 });
+const binary = (partial: Partial, fold: Fold): Operator => arithmetic(partial, fold, 2);
 
 const zeroLike = (b: GraphBuilder, v: Value): Value => scalarLike(b, 0, v);
 
@@ -59,7 +60,7 @@ const extremum: Partial = ({ b, inputs, outputs }, dY, index) => {
 };
 
 const modulo: Operator = {
-  shape: elementwiseShape(),
+  shape: elementwiseShape(undefined, 2),
   ...broadcasting(({ b, inputs }, dY, index) => {
     if (index === 0) return dY;
     // The quotient rounded toward zero, as C's fmod has it.
@@ -127,7 +128,7 @@ const steps = {
 type Relation = (a: Element, b: Element) => boolean;
 
 const relation = (holds: Relation): Operator => ({
-  shape: elementwiseShape('bool'), batch: elementwiseBatch, gradient: noGradientFlows,
+  shape: elementwiseShape('bool', 2), batch: elementwiseBatch, gradient: noGradientFlows,
   fold: foldElementwise((a, b) => Number(holds(a, b)), 'bool'),
 });
 
@@ -247,15 +248,15 @@ const dropout: Operator = {
 
 /** Elementwise arithmetic, comparison, logic, casts. */
 export const elementwise = {
-  Add: arithmetic((_, dY) => dY, foldElementwise(onNumbers((x, y) => x + y, (x, y) => x + y))),
-  Sub: arithmetic(
+  Add: binary((_, dY) => dY, foldElementwise(onNumbers((x, y) => x + y, (x, y) => x + y))),
+  Sub: binary(
     ({ b }, dY, index) => (index === 0 ? dY : neg(b, dY)), foldElementwise(onNumbers((x, y) => x - y, (x, y) => x - y)),
   ),
-  Mul: arithmetic(
+  Mul: binary(
     ({ b, inputs }, dY, index) => mul(b, dY, inputs[1 - index]!),
     foldElementwise(onNumbers((x, y) => x * y, (x, y) => x * y)),
   ),
-  Div: arithmetic(({ b, inputs, outputs }, dY, index) => {
+  Div: binary(({ b, inputs, outputs }, dY, index) => {
     const quotient = div(b, dY, inputs[1]!);
     return index === 0 ? quotient : neg(b, mul(b, quotient, outputs[0]!));
   }, foldElementwise(onNumbers((x, y) => x / y, (x, y) => x / y))),

@@ -81,9 +81,14 @@ export function broadcastType(context: OperandContext, operands: readonly Tensor
   return { dtype: dtype ?? first.dtype, shape };
 }
 
-/** Every input broadcast together. */
-export const elementwiseShape = (dtype?: DType): Operator['shape'] => (context) =>
-  [broadcastType(context, context.node.inputs.map((_, i) => operand(context, i)), dtype)];
+/** Every input broadcast together: `count` of them, by default any number. */
+export const elementwiseShape = (dtype?: DType, count?: number): Operator['shape'] => (context) => {
+  const { length } = context.node.inputs;
+  if (length === 0 || (count !== undefined && length !== count)) {
+    throw badOperands(context, `${length} inputs`, count === undefined ? 'at least one' : String(count));
+  }
+  return [broadcastType(context, context.node.inputs.map((_, i) => operand(context, i)), dtype)];
+};
 
 /** The type of the first input. */
 export const sameShape: Operator['shape'] = (context) => [operand(context, 0)];

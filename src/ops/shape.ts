@@ -119,7 +119,7 @@ function expandedShape(context: OperandContext): Shape {
   const x = operand(context, 0);
   const target = requiredIntegers(context, 1);
   const shape = broadcastShapes([x.shape, target]);
-  if (shape !== undefined) return shape;
+  if (shape !== undefined && target.every((n) => n >= 0)) return shape;
   throw badOperands(context, `${showShape(x.shape)} into ${showShape(target)}`, 'shapes that broadcast together');
 }
 
@@ -209,7 +209,11 @@ function fillValue(node: Node): Tensor {
 }
 
 const constantOfShape: Operator = {
-  shape: (context) => [{ dtype: fillValue(context.node).dtype, shape: requiredIntegers(context, 0) }],
+  shape: (context) => {
+    const shape = requiredIntegers(context, 0);
+    if (shape.some((n) => n < 0)) throw badOperands(context, showShape(shape), 'sizes of at least 0');
+    return [{ dtype: fillValue(context.node).dtype, shape }];
+  },
   batch: withoutBatch, gradient: noGradientFlows,
   fold: (context) => [expandTo(withShape(fillValue(context.node), []), requiredIntegers(context, 0))],
 };
