@@ -40,6 +40,8 @@ export interface TrainResult {
   /** ε spent by them; null, like all that follows from it, without privacy. */
   readonly epsilon: number | null;
   readonly delta: number | null;
+  /** False for a seeded run, whose guarantee is void; null without privacy. */
+  readonly valid: boolean | null;
   readonly accountant: string | null;
   /** Noise standard deviation over the clipping norm. */
   readonly noiseMultiplier: number | null;
@@ -201,6 +203,7 @@ export async function prepare(
       steps: state.step,
       epsilon: certified?.epsilon ?? null,
       delta: plan?.delta ?? null,
+      valid: certified?.valid ?? null,
       accountant: plan?.accountant ?? null,
       noiseMultiplier: plan?.noiseMultiplier ?? null,
       sampleRate: batchSize / datasetSize,
