@@ -116,4 +116,13 @@ describe('what a row computes may not depend on how many rows are computed with 
     expect(violationsOf(model)).toEqual([]);
     expect(() => compileTask(analyse({ model, loss: 'cross-entropy' }), 4, options)).not.toThrow();
   });
+
+  it('an output that is the same for however many examples has no loss for each', () => {
+    const { initializers, ...rest } = withMiddle([['Identity', ['input'], 'm']]);
+    const model: Graph = {
+      ...rest, initializers: new Map([...initializers, ['guess', randomTensor(random, [1, 3])]]),
+      outputs: [{ name: 'guess', dtype: 'float32', shape: [1, 3] }], nodes: [],
+    };
+    expect(() => analyse({ model, loss: 'mse' })).toThrow(/one value for each example/);
+  });
 });

@@ -140,6 +140,14 @@ export function atBatchSize(task: Task, rows: number): AtBatchSize {
   const shapes = Object.fromEntries(task.model.inputs.map((input) => [input.name, [rows, ...exampleShape(task, input.name)]]));
   const typed = specialise(task.model, shapes, semantics);
   const { graph, loss, labels } = attachLoss(typed, task.loss, task.output);
+  const found = graph.types.get(loss)?.shape ?? [];
+  if (found.length !== 1 || found[0] !== rows) {
+    throw new GhostgradError({
+      what: 'the loss does not have one value for each example', where: `loss ${task.loss}`,
+      found: `${showShape(found)} for ${rows} examples`, expected: showShape([rows]),
+      fix: 'choose an output whose first axis is the batch',
+    });
+  }
   const names = [...Object.keys(shapes), ...(labels === undefined ? [] : [labelsInput])];
   return { typed, graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
 }
