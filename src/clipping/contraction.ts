@@ -34,8 +34,8 @@ export interface NormParts {
 
 /** Per-unit weights of the clipped sum. */
 export interface Weights {
-  /** [U] clip weights, 0 where the unit is dropped; absent when the operands carry them already (second pass). */
-  readonly weights?: Value;
+  /** [U] clip weights, 0 where the unit is dropped. */
+  readonly weights: Value;
   /** [U] bool: false for padding and for units whose gradient is not finite. */
   readonly valid: Value;
 }
@@ -146,7 +146,6 @@ function weigh(c: Context, x: Value, weights: Weights | undefined): Value {
   if (weights === undefined) return x;
   const { b, units } = c;
   const kept = select(c, weights.valid, x);
-  if (weights.weights === undefined) return kept;
   const flat = reshape(b, kept, [units, sizeOf(b.shape(x)) / units]);
   return reshape(b, mul(b, flat, reshape(b, weights.weights, [units, 1])), b.shape(x));
 }
@@ -159,8 +158,7 @@ function weightedSum(c: Context, perExample: Value, finite: boolean, weights: We
   const { b, units, parameterShape } = c;
   if (weights === undefined) return reduceSum(b, perExample, [0]);
   const kept = finite ? perExample : select(c, weights.valid, perExample);
-  const factors = weights.weights ?? b.op('Cast', [weights.valid], { to: { type: 'int', value: 1 } });
-  const sums = matmul(b, reshape(b, factors, [1, units]), reshape(b, kept, [units, sizeOf(parameterShape)]));
+  const sums = matmul(b, reshape(b, weights.weights, [1, units]), reshape(b, kept, [units, sizeOf(parameterShape)]));
   return reshape(b, sums, parameterShape);
 }
 

@@ -37,7 +37,7 @@ export interface ClippingOptions extends ClipFunctionOptions {
 /** Clip weights [U]: 0 for padding and for units that are not finite, else the clip function's, capped at R/n̂. */
 export function clipWeights(
   b: GraphBuilder, norm: SafeNorm, mask: Value, threshold: Value, options: ClippingOptions,
-): Required<Weights> {
+): Weights {
   const valid = b.op('And', [mask, norm.finite]);
   const weights = b.op('Where', [valid, clipWeight(b, options.function, norm.safe, threshold, options), b.scalar(0)]);
   return { weights, valid };

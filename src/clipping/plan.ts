@@ -63,7 +63,7 @@ export interface Offers {
   readonly product: boolean;
 }
 
-/** Whether the second backward pass, with clip weights as seeds, makes the sums. */
+/** Whether a second backward pass, after the norms are known, makes the sums. */
 export const isTwoPass = (mode: Mode): boolean =>
   mode === 'ghost' || mode === 'mixed-ghost' || mode === 'fast-gradient-clipping';
 
