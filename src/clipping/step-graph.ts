@@ -1,7 +1,7 @@
 import { type GradientPath, type UseSite, reverse } from '../autodiff/reverse.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
-import { type GraphBuilder, type Value, concat, graphBuilder, reshape } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
@@ -80,7 +80,7 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   }
 
   const threshold = b.input(stepNames.threshold, { dtype: 'float32', shape: [] });
-  const parts = first.map((layer) => normOf(layer));
+  const parts = first.map((layer) => normOf(b, layer));
   const norm = safeNorm(b, parts, units, options.rho);
   const present = [unitMask(b, rowMask, units), ...ordinaryData(b, source, rowMask, units)];
   const mask = present.reduce((all, some) => b.op('And', [all, some]));
@@ -154,8 +154,12 @@ function maskRows(b: GraphBuilder, use: ParameterUse, rowMask: Value): Parameter
   }
 }
 
-function normOf({ does, plan }: Layer): NormParts {
-  return plan.norm === 'ghost' && does.ghost !== undefined ? does.ghost() : does.instantiated();
+function normOf(b: GraphBuilder, { does, plan }: Layer): NormParts {
+  if (plan.norm === 'ghost' && does.ghost !== undefined) return does.ghost();
+  const { error, ...parts } = does.instantiated();
+  if (error === undefined) return parts;
+  // A product rounds apart from the gradient that was measured, by as much again.
+  return { ...parts, error: plan.sum === 'product' && does.product !== undefined ? scale(b, error, 2) : error };
 }
 
 function sumOutput({ parameter, does, plan }: Layer, weights: Weights | undefined): readonly [string, Value] {

@@ -45,9 +45,10 @@ const privacySchema = z.strictObject({
 const clippingSchema = z.strictObject({
   style: z.enum(['flat']).default('flat'),
   groups: z.strictObject({}).default({}),
-  norm: z.number().positive().default(1),
+  // Far below any useful threshold, squares in float32 would underflow.
+  norm: z.number().min(1e-6).default(1),
   function: z.enum(clipFunctionNames).default('abadi'),
-  gamma: z.number().positive().default(0.01),
+  gamma: z.number().min(1e-6).default(0.01),
   threshold: z.enum(['fixed']).default('fixed'),
   allocation: z.enum(['global']).default('global'),
 });
