@@ -4,7 +4,7 @@ import type { BatchAxis } from '../ops/batch.ts';
 import type { GraphBuilder, Value } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { noGradientFlows } from '../ops/rules.ts';
-import { operatorOf } from '../ops/table.ts';
+import { noGradientOf, operatorOf } from '../ops/table.ts';
 import { isFloat } from '../tensor/tensor.ts';
 
 /** A node that stands between a trainable parameter and the loss and has no gradient. */
@@ -37,12 +37,17 @@ export function gradientPath(
   for (const node of [...graph.nodes].reverse()) {
     if (!node.outputs.some((o) => reaches.has(o) && dependent.has(o))) continue;
     const operator = operatorOf(node);
-    const stopped = 'reason' in operator.gradient;
-    const found = stopped ? [operator.gradient] : parameterObstacles(node, parameters, dependent, batch);
+    const stopped = noGradientOf({
+      node,
+      inputs: node.inputs.map((v) => graph.types.get(v)),
+      constants: node.inputs.map((v) => (parameters.has(v) ? undefined : graph.initializers.get(v))),
+      reached: node.outputs.map((o) => reaches.has(o) && dependent.has(o)),
+    });
+    const found = stopped ? [stopped] : parameterObstacles(node, parameters, dependent, batch);
     obstacles.push(...found.map(({ reason, fix }) => ({ node: node.name, operator: node.op, reason, fix })));
     // What lies only behind a step function has a gradient of zero: it is not on the path.
     // Nor does a gradient pass through integers (Cast there and back).
-    if (stopped || operator.gradient === noGradientFlows) continue;
+    if (stopped !== undefined || operator.gradient === noGradientFlows) continue;
     node.inputs.filter((v) => isFloat(graph.types.get(v)?.dtype ?? 'bool')).forEach((v) => reaches.add(v));
   }
   return {
@@ -98,8 +103,12 @@ export function reverse(
     const outputGradients = node.outputs.map((o) => total(b, pending.get(o)));
     if (outputGradients.every((g) => g === undefined)) continue;
     const operator = operatorOf(node);
-    if ('reason' in operator.gradient) {
-      const { reason, fix } = operator.gradient;
+    const obstacle = noGradientOf({
+      node, reached: outputGradients.map((g) => g !== undefined),
+      inputs: node.inputs.map((v) => graph.types.get(v)), constants: node.inputs.map(b.constantOf),
+    });
+    if (obstacle !== undefined || 'reason' in operator.gradient) {
+      const { reason = '', fix } = obstacle ?? {};
       throw new GhostgradError({ what: `no gradient: ${reason}`, where: showNode(node), fix });
     }
     const needed = node.inputs.map((v) => path.active.has(v));

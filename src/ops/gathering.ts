@@ -1,5 +1,4 @@
-import { GhostgradError } from '../errors.ts';
-import { type Attributes, type Node, int, intAttribute, showNode, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
+import { type Attributes, type Node, int, intAttribute, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
 import { type Shape, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
 import { sameBatch } from './batch.ts';
 import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, transpose } from './builder.ts';
@@ -9,7 +8,7 @@ import { badOperands, batchOf, operand, outputGradient, violation } from './oper
 import type {
   BatchContext, BatchResult, GradientContext, GradientRule, OperandContext, Operator, ParameterContext, ParameterUse,
 } from './operator.ts';
-import { axisAttribute, castTo, jointBatch, noGradientFlows, requiredIntegers } from './rules.ts';
+import { axisAttribute, castTo, jointBatch, noGradientFlows, notDifferentiable, requiredIntegers } from './rules.ts';
 
 const sumInto = { reduction: string('add') };
 
@@ -182,19 +181,24 @@ const gatherElements: Operator = {
   },
 };
 
-/** Gradients of writing `updates` into data: refused where values are combined by anything but addition. */
+const reductionOf = (node: Node): string => stringAttribute(node, 'reduction', 'none');
+
+/** Values that are combined by anything but addition have no gradient. */
+const scatterObstacle: NonNullable<Operator['obstacle']> = ({ node }) => {
+  const reduction = reductionOf(node);
+  return reduction === 'none' || reduction === 'add' ? undefined : notDifferentiable(
+    `reduction "${reduction}" of values written to one place has no gradient (none and add have)`,
+    'write with reduction none or add, or freeze what lies before the node',
+  );
+};
+
+/** Gradients of writing `updates` into data. */
 const scatterGradient = (
   gatherOp: string, axis: (context: GradientContext) => Attributes,
 ): GradientRule => (context) => {
   const { b, node, inputs, needed } = context;
   const dY = outputGradient(context);
-  const reduction = stringAttribute(node, 'reduction', 'none');
-  if (reduction !== 'none' && reduction !== 'add') {
-    throw new GhostgradError({
-      what: `${node.op} with reduction ${reduction} has no gradient`, where: showNode(node),
-      found: `reduction ${reduction}`, expected: 'none or add', fix: 'use another operator, or freeze what lies before the node',
-    });
-  }
+  const reduction = reductionOf(node);
   const [indices, updates] = [inputs[1]!, inputs[2]!];
   const overwritten = (): Value => b.op(node.op, [dY, indices, zerosLike(b, updates)], axis(context));
   return [
@@ -216,6 +220,7 @@ const scatterElements: Operator = {
   },
   batch: elementsBatch,
   gradient: scatterGradient('GatherElements', elementsAxis),
+  obstacle: scatterObstacle,
 };
 
 const depthOf = (indices: Shape): number => indices.at(-1) ?? 0;
@@ -291,6 +296,7 @@ const scatterND: Operator = {
     return [joint && { ...joint, axis: joint.axis - rank + x.length }];
   },
   gradient: scatterGradient('GatherND', () => ({})),
+  obstacle: scatterObstacle,
 };
 
 const oneHotAxis = (node: Node, rank: number): number => {

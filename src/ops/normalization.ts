@@ -1,6 +1,5 @@
-import { GhostgradError } from '../errors.ts';
 import {
-  type Node, float, floatAttribute, int, intAttribute, ints, intsAttribute, showNode, showShape,
+  type Node, float, floatAttribute, int, intAttribute, ints, intsAttribute, showShape,
 } from '../graph/ir.ts';
 import { type Shape, type TensorType, sizeOf } from '../tensor/tensor.ts';
 import {
@@ -12,7 +11,7 @@ import { badOperands, batchOf, operand, outputGradient, violation } from './oper
 import type {
   BatchContext, BatchResult, GradientContext, OperandContext, Operator, ParameterContext, ParameterUse,
 } from './operator.ts';
-import { axisAttribute, fromFront, jointBatch } from './rules.ts';
+import { axisAttribute, fromFront, jointBatch, notDifferentiable } from './rules.ts';
 
 /** x (any shape that splits into groups) standardised over each group of `size` consecutive elements. */
 interface Standardised {
@@ -39,18 +38,14 @@ function behind(b: GraphBuilder, g: Value, { value, inverse }: Standardised): Va
   return mul(b, sub(b, sub(b, g, mean), mul(b, value, part)), inverse);
 }
 
-/** The gradient of the first output; statistics given out beside it have none. */
-function firstGradient(context: Pick<GradientContext, 'node' | 'outputGradients'>): Value {
-  const other = context.outputGradients.findIndex((g, i) => i > 0 && g !== undefined);
-  if (other > 0) {
-    throw new GhostgradError({
-      what: `output ${other} of ${context.node.op} has no gradient`, where: showNode(context.node),
-      found: 'a loss that depends on a statistic of the normalisation',
-      fix: 'compute that statistic with ReduceMean, or freeze what lies before the node',
-    });
-  }
-  return outputGradient(context);
-}
+/** Only the first output has a gradient; statistics given out beside it have none. */
+const firstOutputOnly: NonNullable<Operator['obstacle']> = ({ node, reached }) => {
+  const other = reached.findIndex((here, i) => i > 0 && here);
+  return other < 0 ? undefined : notDifferentiable(
+    `output ${other} of ${node.op}, a statistic of the normalisation, has no gradient, and the loss depends on it`,
+    'compute that statistic with ReduceMean, or freeze what lies before the node',
+  );
+};
 
 /** What differs between the normalisations that scale and shift a standardised input. */
 interface ScaledNorm {
@@ -70,11 +65,12 @@ const lineUp = (b: GraphBuilder, v: Value, trailing: number): Value =>
 const sumLike = (b: GraphBuilder, g: Value, v: Value, trailing: number): Value =>
   reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
 
-const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'parameter'> => ({
+const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'obstacle' | 'parameter'> => ({
+  obstacle: firstOutputOnly,
   gradient: (context) => {
     const { b, node, inputs, needed } = context;
     const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2] ?? ''];
-    const dY = firstGradient(context);
+    const dY = outputGradient(context);
     const shape = b.shape(x);
     const behindScale = trailing(shape);
     const standard = standardise(b, x, size(node, shape), epsilonOf(node));
@@ -99,7 +95,7 @@ const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradie
 /** The use of a scale (input 1) or a bias (input 2) that meets `normalised`. */
 function scaleOrBias(context: ParameterContext, trailing: number, normalised: () => Value): ParameterUse {
   const { b, index, outputBatch } = context;
-  const dY = firstGradient(context);
+  const dY = outputGradient(context);
   const gradient = index === 1 ? mul(b, dY, normalised()) : dY;
   return { kind: 'broadcast', gradient: rowsAligned(b, gradient, batchOf(context, outputBatch[0])), trailing };
 }
@@ -184,15 +180,6 @@ const instanceNormalization: Operator = {
 const isTraining = (node: Node): boolean => intAttribute(node, 'training_mode', 0) !== 0;
 const freezeBatchNorm = 'export the model in evaluation mode (frozen statistics), or replace BatchNorm by GroupNorm';
 
-function assertFrozen(node: Node): void {
-  if (!isTraining(node)) return;
-  throw new GhostgradError({
-    what: 'BatchNormalization in training mode has no per-example gradient', where: showNode(node),
-    found: 'training_mode = 1: every example is normalised by the statistics of its batch',
-    expected: 'frozen statistics, or a normalisation within each example', fix: freezeBatchNorm,
-  });
-}
-
 const batchNormalization: Operator = {
   shape: (context) => {
     const x = channelsType(context, [1, 2, 3, 4], 2);
@@ -213,10 +200,9 @@ const batchNormalization: Operator = {
   },
   // With frozen statistics an affine map of each channel.
   gradient: (context) => {
-    const { b, node, inputs, needed } = context;
-    assertFrozen(node);
+    const { b, inputs, needed } = context;
     const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2]!];
-    const dY = firstGradient(context);
+    const dY = outputGradient(context);
     const trailing = b.shape(x).length - 2;
     const perChannel = (g: Value, v: Value): Value => sumLike(b, g, v, trailing);
     return [
@@ -225,10 +211,11 @@ const batchNormalization: Operator = {
       needed[2] === true ? perChannel(dY, bias) : undefined,
     ];
   },
-  parameter: (context) => {
-    assertFrozen(context.node);
-    return scaleOrBias(context, context.b.shape(context.inputs[0]!).length - 2, () => frozenNormalised(context));
-  },
+  obstacle: (context) => (isTraining(context.node)
+    ? notDifferentiable('training mode normalises every example by the statistics of its batch', freezeBatchNorm)
+    : firstOutputOnly(context)),
+  parameter: (context) =>
+    scaleOrBias(context, context.b.shape(context.inputs[0]!).length - 2, () => frozenNormalised(context)),
   untrained: [3, 4],
 };
 

@@ -48,6 +48,12 @@ export interface GradientContext {
 /** Gradients in the order of the inputs, each of its input's shape; undefined where zero or not wanted. */
 export type GradientRule = (context: GradientContext) => readonly (Value | undefined)[];
 
+/** What an obstacle is found by: the types and constants of a node, whatever graph it stands in. */
+export interface ObstacleContext extends OperandContext {
+  /** Which outputs a gradient would have to flow back from. */
+  readonly reached: readonly boolean[];
+}
+
 /** A reason why no gradient exists, shown to the user when a trainable parameter lies behind the node. */
 export interface NoGradient {
   readonly reason: string;
@@ -125,6 +131,8 @@ export interface Operator {
   readonly batch: (context: BatchContext) => BatchResult;
   /** How gradients flow to the inputs, or why they cannot. */
   readonly gradient: GradientRule | NoGradient;
+  /** Why a node with these attributes or operands has no gradient, although others of its operator have one. */
+  readonly obstacle?: (context: ObstacleContext) => NoGradient | undefined;
   /** The use that the node makes of a trainable input; absent where it never takes parameters. */
   readonly parameter?: (context: ParameterContext) => ParameterUse;
   /** Inputs that are statistics or settings and never trained, e.g. BatchNormalization's running mean. */

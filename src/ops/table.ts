@@ -7,7 +7,7 @@ import { elementwise } from './elementwise.ts';
 import { gathering } from './gathering.ts';
 import { linear } from './linear.ts';
 import { normalization } from './normalization.ts';
-import type { Operator } from './operator.ts';
+import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
 import { reductions } from './reductions.ts';
 import { shape } from './shape.ts';
@@ -43,6 +43,12 @@ export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator
     expected: `an operator of the table${near === undefined ? '' : `; the nearest name there is ${near}`}`,
     fix: 'replace the operator by supported ones before export, or add an entry for it under src/ops/',
   });
+}
+
+/** Why no gradient flows back through a node; undefined where its operator's gradient rule holds. */
+export function noGradientOf(context: ObstacleContext): NoGradient | undefined {
+  const { gradient, obstacle } = operatorOf(context.node);
+  return 'reason' in gradient ? gradient : obstacle?.(context);
 }
 
 /** What specialisation needs to know of the table. */

@@ -5,7 +5,7 @@ import { type Attributes, type Node, type TypedGraph, showType } from '../../src
 import type { BatchAxis } from '../../src/ops/batch.ts';
 import { type GraphBuilder, type Value, graphBuilder } from '../../src/ops/builder.ts';
 import type { BatchResult, GradientContext, Operator } from '../../src/ops/operator.ts';
-import { operatorOf, semantics } from '../../src/ops/table.ts';
+import { noGradientOf, operatorOf, semantics } from '../../src/ops/table.ts';
 import { type DType, type Tensor, type TensorType, float32, isFloat, sizeOf, tensor } from '../../src/tensor/tensor.ts';
 import { testRandom } from './random-network.ts';
 
@@ -71,8 +71,12 @@ export function gradientContext({ b, node }: Built, sample: Sample, wanted: read
 
 /** Gradients of the wanted inputs; undefined where the rule says zero. Fails where the entry has no rule. */
 export function gradients(built: Built, context: GradientContext): readonly (Value | undefined)[] {
-  const rule = built.operator.gradient;
-  if ('reason' in rule) throw new Error(`${built.node.op} has no gradient: ${rule.reason}`);
+  const { b, node, operator: { gradient: rule } } = built;
+  const obstacle = noGradientOf({
+    node, inputs: node.inputs.map((v) => (v === '' ? undefined : b.type(v))), constants: node.inputs.map(b.constantOf),
+    reached: context.outputGradients.map((g) => g !== undefined),
+  });
+  if (obstacle !== undefined || 'reason' in rule) throw new Error(`${node.op} has no gradient: ${obstacle?.reason}`);
   return rule(context).map((g, i) => (context.needed[i] === true ? g : undefined));
 }
 
