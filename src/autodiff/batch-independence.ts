@@ -1,8 +1,9 @@
 import type { Node, TypedGraph } from '../graph/ir.ts';
 import { type BatchAxis, rowsOf } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
+import { fixedValue } from '../ops/composite.ts';
 import { operatorOf } from '../ops/table.ts';
-import { type Tensor, isFloat, sameShape, sizeOf } from '../tensor/tensor.ts';
+import { type Tensor, sameShape, sizeOf } from '../tensor/tensor.ts';
 
 export interface Violation {
   /** Name of the node that lets examples mix. */
@@ -58,12 +59,6 @@ export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAx
     });
   }
   return { batch, violations };
-}
-
-/** A constant, unless it may be a parameter: what a rule concludes from its values must hold after training too. */
-function fixedValue(graph: TypedGraph, value: Value): Tensor | undefined {
-  const t = graph.initializers.get(value);
-  return t !== undefined && (graph.literals?.has(value) === true || !isFloat(t.dtype)) ? t : undefined;
 }
 
 function outputTypes(graph: TypedGraph, node: Node) {

@@ -2,7 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import { type Node, type TypedGraph, showNode } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
 import type { GraphBuilder, Value } from '../ops/builder.ts';
-import type { ParameterUse } from '../ops/operator.ts';
+import type { GradientContext, Operator, ParameterUse } from '../ops/operator.ts';
 import { noGradientFlows } from '../ops/rules.ts';
 import { noGradientOf, operatorOf } from '../ops/table.ts';
 import { isFloat } from '../tensor/tensor.ts';
@@ -24,14 +24,20 @@ export interface GradientPath {
   readonly obstacles: readonly Obstacle[];
 }
 
-/** Finds what lies between `parameters` and `output`, and every node there that cannot be differentiated. */
-export function gradientPath(
-  graph: TypedGraph, parameters: ReadonlySet<Value>, output: Value, batch: ReadonlyMap<Value, BatchAxis>,
-): GradientPath {
+/** The values that depend on a parameter, the parameters themselves excluded. */
+export function dependentOn(graph: Pick<TypedGraph, 'nodes'>, parameters: ReadonlySet<Value>): Set<Value> {
   const dependent = new Set<Value>();
   for (const node of graph.nodes) {
     if (node.inputs.some((v) => parameters.has(v) || dependent.has(v))) node.outputs.forEach((o) => dependent.add(o));
   }
+  return dependent;
+}
+
+/** Finds what lies between `parameters` and `output`, and every node there that cannot be differentiated. */
+export function gradientPath(
+  graph: TypedGraph, parameters: ReadonlySet<Value>, output: Value, batch: ReadonlyMap<Value, BatchAxis>,
+): GradientPath {
+  const dependent = dependentOn(graph, parameters);
   const reaches = new Set<Value>([output]);
   const obstacles: Obstacle[] = [];
   for (const node of [...graph.nodes].reverse()) {
@@ -88,18 +94,20 @@ export interface Backward {
   readonly uses: ReadonlyMap<Value, readonly UseSite[]>;
 }
 
+/** What is told of each node that gradients flow back through, before they do. */
+type Visit = (context: GradientContext, operator: Operator) => void;
+
 /**
- * Reverse-mode differentiation: appends to `b` (which must already hold the nodes of `graph`) the gradient of
- * Σ seeds·value, and returns the uses of each parameter with their operands. Gradients with respect to
- * parameters are not formed: what to do with a use (norm, clipped sum, plain sum) is clipping's decision.
- * Throws GhostgradError at a node of the path that has no gradient.
+ * Reverse mode over `nodes`, which `b` must already hold: appends the gradient of Σ seeds·value with respect to each
+ * value that `wanted` names, and returns those of the values that no node makes. Throws GhostgradError at a node that
+ * has no gradient.
  */
-export function reverse(
-  b: GraphBuilder, graph: TypedGraph, seeds: ReadonlyMap<Value, Value>, path: GradientPath, batch: ReadonlyMap<Value, BatchAxis>,
-): Backward {
+export function backpropagate(
+  b: GraphBuilder, nodes: readonly Node[], seeds: ReadonlyMap<Value, Value>, wanted: (value: Value) => boolean,
+  visit?: Visit,
+): ReadonlyMap<Value, Value> {
   const pending = new Map<Value, Value[]>([...seeds].map(([value, seed]) => [value, [seed]]));
-  const uses = new Map<Value, UseSite[]>();
-  for (const node of [...graph.nodes].reverse()) {
+  for (const node of [...nodes].reverse()) {
     const outputGradients = node.outputs.map((o) => total(b, pending.get(o)));
     if (outputGradients.every((g) => g === undefined)) continue;
     const operator = operatorOf(node);
@@ -111,26 +119,42 @@ export function reverse(
       const { reason = '', fix } = obstacle ?? {};
       throw new GhostgradError({ what: `no gradient: ${reason}`, where: showNode(node), fix });
     }
-    const needed = node.inputs.map((v) => path.active.has(v));
+    const needed = node.inputs.map((v) => v !== '' && wanted(v));
     const context = { b, node, inputs: node.inputs, outputs: node.outputs, outputGradients, needed };
+    visit?.(context, operator);
+    const gradients = needed.some(Boolean) ? operator.gradient(context) : [];
+    node.outputs.forEach((o) => pending.delete(o));
+    node.inputs.forEach((v, i) => {
+      const g = gradients[i];
+      if (needed[i] !== true || g === undefined) return;
+      pending.set(v, [...(pending.get(v) ?? []), g]);
+    });
+  }
+  return new Map([...pending].map(([value, parts]) => [value, total(b, parts)!]));
+}
+
+/**
+ * Differentiates the loss: appends to `b` (which must already hold the nodes of `graph`) the gradient of Σ seeds·value,
+ * and returns the uses of each parameter with their operands. Gradients with respect to parameters are not formed: what
+ * to do with a use (norm, clipped sum, plain sum) is clipping's decision.
+ * Throws GhostgradError at a node of the path that has no gradient.
+ */
+export function reverse(
+  b: GraphBuilder, graph: TypedGraph, seeds: ReadonlyMap<Value, Value>, path: GradientPath, batch: ReadonlyMap<Value, BatchAxis>,
+): Backward {
+  const uses = new Map<Value, UseSite[]>();
+  backpropagate(b, graph.nodes, seeds, (v) => path.active.has(v), (context, { parameter }) => {
+    const { node, needed } = context;
     node.inputs.forEach((v, index) => {
-      if (!path.parameters.has(v) || operator.parameter === undefined) return;
-      const use = operator.parameter({
+      if (!path.parameters.has(v) || parameter === undefined) return;
+      const use = parameter({
         ...context, index,
         inputBatch: node.inputs.map((x) => batch.get(x)),
         outputBatch: node.outputs.map((x) => batch.get(x)),
       });
       uses.set(v, [...(uses.get(v) ?? []), { node, use, passesOn: needed.some(Boolean) }]);
     });
-    if (!needed.some(Boolean)) continue;
-    const gradients = operator.gradient(context);
-    node.inputs.forEach((v, i) => {
-      const g = gradients[i];
-      if (needed[i] !== true || g === undefined) return;
-      pending.set(v, [...(pending.get(v) ?? []), g]);
-    });
-    node.outputs.forEach((o) => pending.delete(o));
-  }
+  });
   return { uses };
 }
 

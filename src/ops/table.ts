@@ -1,7 +1,11 @@
 import { GhostgradError } from '../errors.ts';
 import { type Node, type OperatorSemantics, showNode } from '../graph/ir.ts';
 import { nearest } from '../suggest.ts';
+import { isFloat } from '../tensor/tensor.ts';
 import { activations } from './activations.ts';
+import { attention } from './attention.ts';
+import { type Composite, expansion, isComposite } from './composite.ts';
+import { contributed } from './contributed.ts';
 import { convolution } from './convolution.ts';
 import { elementwise } from './elementwise.ts';
 import { gathering } from './gathering.ts';
@@ -9,6 +13,7 @@ import { linear } from './linear.ts';
 import { normalization } from './normalization.ts';
 import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
+import { recurrent } from './recurrent.ts';
 import { reductions } from './reductions.ts';
 import { shape } from './shape.ts';
 import { slicing } from './slicing.ts';
@@ -16,13 +21,14 @@ import { slicing } from './slicing.ts';
 const families = {
   ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
   ...linear, ...convolution, ...pooling, ...normalization,
-};
+  ...recurrent, ...attention, ...contributed,
+} satisfies Record<string, Operator | Composite>;
 
 /** The operators known: ONNX names, or `domain:Name` outside the standard set. */
 export type OperatorName = keyof typeof families;
 
 /** One entry for each operator, total by type. */
-export const operators: { readonly [K in OperatorName]: Operator } = families;
+export const operators: { readonly [K in OperatorName]: Operator | Composite } = families;
 
 type Named = Pick<Node, 'op' | 'domain'>;
 
@@ -32,7 +38,7 @@ const isKnown = (key: string): key is OperatorName => Object.hasOwn(operators, k
 export const hasOperator = (node: Named): boolean => isKnown(keyOf(node));
 
 /** The entry of a node's operator. Throws GhostgradError when the table has none. */
-export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator {
+export function entryOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator | Composite {
   const key = keyOf(node);
   if (isKnown(key)) return operators[key];
   const near = nearest(key, Object.keys(operators));
@@ -51,11 +57,28 @@ export function noGradientOf(context: ObstacleContext): NoGradient | undefined {
   return 'reason' in gradient ? gradient : obstacle?.(context);
 }
 
+/** The entry of an operator that is not composite; every graph that is differentiated has been expanded before. */
+export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator {
+  const entry = entryOf(node);
+  if (isComposite(entry)) throw new Error(`${showNode(node)} is composite and was not expanded`);
+  return entry;
+}
+
 /** What specialisation needs to know of the table. */
 export const semantics: OperatorSemantics = {
-  infer: (node, inputs, constants) => operatorOf(node).shape({ node, inputs, constants }).slice(0, node.outputs.length),
+  infer: (node, inputs, constants) => {
+    const entry = entryOf(node);
+    if (!isComposite(entry)) return entry.shape({ node, inputs, constants }).slice(0, node.outputs.length);
+    if (entry.shape !== undefined) return entry.shape({ node, inputs, constants }).slice(0, node.outputs.length);
+    // The shapes of an expansion follow from integers; a float operand's value may be a parameter's.
+    const fixed = constants.map((t) => (t === undefined || isFloat(t.dtype) ? undefined : t));
+    const { types } = expansion(entry, node, inputs, fixed, semantics);
+    return node.outputs.map((name) => types.get(name) ?? { dtype: 'float32', shape: [] });
+  },
   fold: (node, inputs, constants) => {
-    const { fold: rule, foldsTypes } = operatorOf(node);
+    const entry = entryOf(node);
+    if (isComposite(entry)) return undefined;
+    const { fold: rule, foldsTypes } = entry;
     const given = node.inputs.findLastIndex((v) => v !== '') + 1;
     const known = constants.slice(0, given).filter((t) => t !== undefined);
     return known.length === given || foldsTypes === true ? rule?.({ node, inputs, constants: known }) : undefined;

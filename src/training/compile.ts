@@ -1,12 +1,13 @@
 import { type BatchTrace, type Violation, proofBatchSizes, sizeDependence, traceBatch } from '../autodiff/batch-independence.ts';
-import { type GradientPath, type Obstacle, gradientPath } from '../autodiff/reverse.ts';
+import { type GradientPath, type Obstacle, dependentOn, gradientPath } from '../autodiff/reverse.ts';
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import { type Graph, type TypedGraph, showShape } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
-import { operatorOf, semantics } from '../ops/table.ts';
+import { expandComposites } from '../ops/expand.ts';
+import { entryOf, semantics } from '../ops/table.ts';
 import { nearest } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
@@ -63,7 +64,8 @@ const sizeDependenceOf = (
 ): Violation[] => sizeDependence(typed, other, trace.batch, task.model.inputs.map(({ name }) => name));
 
 function proveAt(task: Task, rows: number): Proof {
-  const { typed, graph, loss, batchInputs } = atBatchSize(task, rows);
+  const { typed, graph: whole, loss, batchInputs } = atBatchSize(task, rows);
+  const graph = expandComposites(whole);
   return { typed, graph, loss, trace: traceBatch(graph, batchInputs) };
 }
 
@@ -121,7 +123,9 @@ export function compileTask(analysis: Analysis, rows: number, options: StepOptio
   const violations = sizeDependenceOf(task, { typed: proof, trace: { batch } }, typed);
   if (violations.length > 0) requireTrainable({ ...analysis, violations });
   const wanted = new Set(analysis.parameters);
-  const withInputs = parametersAsInputs(graph, wanted);
+  const dependent = dependentOn(graph, wanted);
+  const differentiated = expandComposites(graph, (node) => node.outputs.some((v) => dependent.has(v)));
+  const withInputs = parametersAsInputs(differentiated, wanted);
   const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
   return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss }, options);
 }
@@ -170,7 +174,7 @@ export function exampleShape(task: Pick<Task, 'model' | 'exampleShapes'>, input:
 
 /** Float initializers (not literals) that match, less those that an operator keeps as statistics. */
 function trainableParameters(graph: TypedGraph, trainable: 'all' | readonly string[]): Set<Value> {
-  const untrained = new Set(graph.nodes.flatMap((node) => (operatorOf(node).untrained ?? []).map((i) => node.inputs[i] ?? '')));
+  const untrained = new Set(graph.nodes.flatMap((node) => (entryOf(node).untrained ?? []).map((i) => node.inputs[i] ?? '')));
   const parameters = [...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
     && graph.literals?.has(name) !== true && !untrained.has(name)).map(([name]) => name);
   return new Set(trainable === 'all' ? parameters : trainable.flatMap((pattern) => matching(pattern, parameters)));

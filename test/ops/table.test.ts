@@ -1,11 +1,14 @@
 import { describe, expect, it } from 'vitest';
 import { activations } from '../../src/ops/activations.ts';
+import { attention } from '../../src/ops/attention.ts';
+import { contributed } from '../../src/ops/contributed.ts';
 import { convolution } from '../../src/ops/convolution.ts';
 import { elementwise } from '../../src/ops/elementwise.ts';
 import { gathering } from '../../src/ops/gathering.ts';
 import { linear } from '../../src/ops/linear.ts';
 import { normalization } from '../../src/ops/normalization.ts';
 import { pooling } from '../../src/ops/pooling.ts';
+import { recurrent } from '../../src/ops/recurrent.ts';
 import { reductions } from '../../src/ops/reductions.ts';
 import { shape } from '../../src/ops/shape.ts';
 import { slicing } from '../../src/ops/slicing.ts';
@@ -18,7 +21,8 @@ const node = (op: string, inputs: string[] = [], domain = '') =>
 describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
-      activations, convolution, elementwise, gathering, linear, normalization, pooling, reductions, shape, slicing,
+      activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
+      reductions, shape, slicing,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });

@@ -45,6 +45,12 @@ export interface Built {
 
 /** The node in a graph: operand i is the input `x{i}`, output k is `y{k}`. */
 export function build(sample: Sample): Built {
+  const { b, node } = buildNode(sample);
+  return { b, node, operator: operatorOf(node) };
+}
+
+/** The same for any entry, composite ones too. */
+export function buildNode(sample: Sample): Omit<Built, 'operator'> {
   const b = graphBuilder(semantics);
   const inputs = sample.inputs.map((o, i) =>
     (o === undefined ? '' : o.constant === true ? b.constant(o.value)
@@ -55,7 +61,7 @@ export function build(sample: Sample): Built {
     outputs: Array.from({ length: sample.outputs ?? 1 }, (_, k) => `y${k}`), attributes: sample.attributes ?? {},
   };
   b.add(node);
-  return { b, node, operator: operatorOf(node) };
+  return { b, node };
 }
 
 /** A gradient rule's context, with an input `dy{k}` for each float output named in `cotangents` (default: all). */

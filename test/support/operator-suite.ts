@@ -1,5 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { type Composite, isComposite } from '../../src/ops/composite.ts';
+import type { Operator } from '../../src/ops/operator.ts';
 import { operators } from '../../src/ops/table.ts';
 import { checkBatchRule } from './batch-check.ts';
 import { batchPlace, withRows } from './batched.ts';
@@ -37,7 +39,9 @@ export function describeOperators<K extends keyof typeof operators>(
       expect(verdicts).toContain('proved');
     });
 
-    const rule = operators[name as K].gradient;
+    const entry: Operator | Composite = operators[name as K];
+    if (isComposite(entry)) throw new Error(`${name} is composite: its samples go to test/support/expansion-check.ts`);
+    const rule = entry.gradient;
     if (flows) {
       it('has the gradient of finite differences', async () => {
         await fc.assert(fc.asyncProperty(samples, (sample) => checkGradient(sample)), { numRuns });

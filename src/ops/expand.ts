@@ -1,0 +1,43 @@
+import type { Node, TypedGraph } from '../graph/ir.ts';
+import { graphBuilder } from './builder.ts';
+import { expansion, fixedValue, isComposite } from './composite.ts';
+import { entryOf, semantics } from './table.ts';
+
+/**
+ * The same graph with the composite nodes that `chosen` picks replaced by what they mean. A value that the node made
+ * keeps its name; the nodes and values within are named after it.
+ */
+export function expandComposites(graph: TypedGraph, chosen: (node: Node) => boolean = () => true): TypedGraph {
+  const composite = (node: Node): boolean => isComposite(entryOf(node)) && chosen(node);
+  if (!graph.nodes.some(composite)) return graph;
+  const b = graphBuilder(semantics, { ...graph, nodes: [] });
+  const copy = (node: Node): void => {
+    const entry = entryOf(node);
+    if (!isComposite(entry) || !chosen(node)) {
+      b.add(node, node.outputs.map((o) => graph.types.get(o) ?? { dtype: 'float32', shape: [] }));
+      return;
+    }
+    const types = node.inputs.map((v) => (v === '' ? undefined : b.type(v)));
+    expandInto(expansion(entry, node, types, node.inputs.map((v) => fixedValue(graph, v)), semantics), node);
+  };
+  const expandInto = (inner: TypedGraph, whole: Node): void => {
+    const kept = new Set([...whole.inputs, ...whole.outputs]);
+    const renamed = new Map([...inner.initializers].filter(([name]) => !kept.has(name)).map(([name, t]) => [name, b.constant(t)]));
+    const rename = (value: string): string =>
+      (value === '' || kept.has(value) ? value : renamed.get(value) ?? `${whole.name}/${value}`);
+    for (const node of inner.nodes) {
+      const named: Node = {
+        ...node, name: `${whole.name}/${node.name}`, inputs: node.inputs.map(rename), outputs: node.outputs.map(rename),
+      };
+      const entry = entryOf(named);
+      if (isComposite(entry)) {
+        const fixed = node.inputs.map((v) => inner.initializers.get(v));
+        expandInto(expansion(entry, named, node.inputs.map((v) => inner.types.get(v)), fixed, semantics), named);
+      } else {
+        b.add(named, node.outputs.map((o) => inner.types.get(o) ?? { dtype: 'float32', shape: [] }));
+      }
+    }
+  };
+  graph.nodes.forEach(copy);
+  return { ...b.build(graph.outputs.map(({ name }) => [name, name])), inputs: graph.inputs, domains: graph.domains ?? {} };
+}
