@@ -113,7 +113,7 @@ export function backpropagate(
     const operator = operatorOf(node);
     const obstacle = noGradientOf({
       node, reached: outputGradients.map((g) => g !== undefined),
-      inputs: node.inputs.map((v) => graph.types.get(v)), constants: node.inputs.map(b.constantOf),
+      inputs: node.inputs.map((v) => (v === '' ? undefined : b.type(v))), constants: node.inputs.map(b.constantOf),
     });
     if (obstacle !== undefined || 'reason' in operator.gradient) {
       const { reason = '', fix } = obstacle ?? {};
