@@ -11,6 +11,7 @@ import { entryOf, semantics } from '../ops/table.ts';
 import { nearest } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
+import { exampleShape } from './shapes.ts';
 
 /** What is to be trained, and on what; the same whatever the batch size. */
 export interface Task {
@@ -20,7 +21,7 @@ export interface Task {
   readonly output?: string | undefined;
   /** `all`, or patterns of parameter names (`*` stands for any characters). Default `all`. */
   readonly trainable?: 'all' | readonly string[] | undefined;
-  /** Shape of one example for each input, without the batch axis; by default as the model declares it. */
+  /** Shape of one example for each input, without the batch axis; by default as the model declares it, or by {@link exampleShape}. */
   readonly exampleShapes?: Readonly<Record<string, Shape>> | undefined;
 }
 
@@ -154,22 +155,6 @@ export function atBatchSize(task: Task, rows: number): AtBatchSize {
   }
   const names = [...Object.keys(shapes), ...(labels === undefined ? [] : [labelsInput])];
   return { typed, graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
-}
-
-/** The shape of one example of an input. Throws GhostgradError when neither the task nor the model says it. */
-export function exampleShape(task: Pick<Task, 'model' | 'exampleShapes'>, input: string): Shape {
-  const given = task.exampleShapes?.[input];
-  if (given !== undefined) return given;
-  const declared = task.model.inputs.find(({ name }) => name === input)?.shape;
-  const rest = declared?.slice(1);
-  if (rest === undefined || !rest.every((n) => typeof n === 'number')) {
-    throw new GhostgradError({
-      what: 'the shape of an input is not known', where: `input "${input}"`,
-      found: declared ? showShape(declared) : 'no declared shape', expected: 'a fixed shape for one example',
-      fix: `give it, e.g. --shape ${input}=BATCH,128`,
-    });
-  }
-  return rest;
 }
 
 /** Float initializers (not literals) that match, less those that an operator keeps as statistics. */

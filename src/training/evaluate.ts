@@ -11,12 +11,15 @@ import { type Task, atBatchSize } from './compile.ts';
 import { feedsOf, fittedTo, logitsOf, taskFor } from './examples.ts';
 import { type LossName, labelsInput } from './loss.ts';
 import { recordedLoss } from './model.ts';
+import type { ShapeBindings } from './shapes.ts';
 
 export interface EvaluateOptions {
   /** Default: the loss that the model was trained with, where its file says so, else cross-entropy. */
   readonly loss?: LossName | undefined;
   /** The output that the loss is taken of; by default the model's only one. */
   readonly output?: string | undefined;
+  /** Sizes of the model's inputs, which the data must agree with. Default: the data's own. */
+  readonly shapes?: ShapeBindings | undefined;
   /** Rows computed at once; default 256. */
   readonly batchSize?: number | undefined;
   readonly threads?: number | undefined;
@@ -50,6 +53,7 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
   const task = taskFor(
     { model: upgrade(model), loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output },
     dataset,
+    { bindings: options.shapes },
   );
   const data = fittedTo(task, dataset);
   const rows = Math.min(batchSize, data.size);

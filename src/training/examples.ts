@@ -8,20 +8,41 @@ import {
   withLabels,
 } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
-import type { Graph } from '../graph/ir.ts';
+import { type Graph, showShape } from '../graph/ir.ts';
 import type { Feeds } from '../runtime/engine.ts';
+import { sameShape } from '../tensor/tensor.ts';
 import { type Task, atBatchSize } from './compile.ts';
 import { labelsInput } from './loss.ts';
+import { type ShapeBindings, bindShapes } from './shapes.ts';
 import type { BatchSource } from './step.ts';
 
 /**
  * The task of training `model` on data like `dataset`: shapes that the model leaves open are the data's.
  *
- * @throws GhostgradError when data and model have different inputs
+ * @param shapes what the user says of them; the data must agree
+ * @throws GhostgradError when data and model have different inputs, or the data has other shapes than `shapes` says
  */
-export function taskFor(task: Omit<Task, 'exampleShapes'>, dataset: Dataset): Task {
+export function taskFor(
+  task: Omit<Task, 'exampleShapes'>, dataset: Dataset, { bindings = {}, where }: GivenShapes = {},
+): Task {
   const columns = inputColumns(task.model, dataset, task.loss);
+  const given = bindShapes(task.model, bindings, where).exampleShapes;
+  for (const [name, { shape }] of columns) {
+    const expected = given[name] ?? shape;
+    if (Object.keys(bindings).length === 0 || sameShape(expected, shape)) continue;
+    throw new GhostgradError({
+      what: 'the data has another shape than was given for the input', where: `feature "${name}" of ${dataset.name}`,
+      found: `${showShape(shape)} for each example`, expected: showShape(expected),
+      fix: `convert the data, or leave the shape of "${name}" to it`,
+    });
+  }
   return { ...task, exampleShapes: Object.fromEntries([...columns].map(([name, { shape }]) => [name, shape])) };
+}
+
+/** Shapes that a user gives, and what messages call the place where they stand. */
+export interface GivenShapes {
+  readonly bindings?: ShapeBindings | undefined;
+  readonly where?: string;
 }
 
 /**

@@ -91,7 +91,10 @@ export async function prepare(
   const threads = recipe.performance.threads === 'auto' ? undefined : recipe.performance.threads;
 
   const { source, trainingSet, testSet } = await loadMaterials(input, recipe);
-  const task = taskFor({ ...source, loss: recipe.loss, trainable: recipe.trainable }, trainingSet);
+  const task = taskFor({ ...source, loss: recipe.loss, trainable: recipe.trainable }, trainingSet, {
+    bindings: recipe.shapes,
+    where: 'shapes',
+  });
   const data = fittedTo(task, trainingSet);
   if (testSet !== undefined) fittedTo(task, testSet);
   const analysis = analyse(task);

@@ -3,7 +3,9 @@ import { evaluate as evaluated } from '../../training/evaluate.ts';
 import { asLoss } from '../../training/loss.ts';
 import { openModel } from '../../training/model.ts';
 import { parseSpec } from '../../training/recipe-file.ts';
+import { parseShapes } from '../../training/shapes.ts';
 import { define } from '../command.ts';
+import { shapeOption } from '../shapes.ts';
 import { facts, percent, show } from '../text.ts';
 import { positiveInteger } from '../values.ts';
 
@@ -11,6 +13,7 @@ interface Options {
   readonly data: string;
   readonly loss?: string;
   readonly output?: string;
+  readonly shape?: readonly string[];
   readonly batchSize?: number;
   readonly threads?: number;
 }
@@ -27,13 +30,15 @@ export const evaluate = define<Options>({
         'cross-entropy, binary-cross-entropy, mse or output:<name> (default: what the model was trained with)',
       )
       .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
+      .option(...shapeOption)
       .option('--batch-size <rows>', 'rows computed at once', positiveInteger)
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger),
-  run: async ([path = ''], { data, loss, ...options }) => {
+  run: async ([path = ''], { data, loss, shape = [], ...options }) => {
     const model = openModel(path);
     const dataset = await loadData(parseSpec(data, '--data') as DataSpec);
     const result = await evaluated(model, dataset, {
       ...options,
+      shapes: parseShapes(shape),
       ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
     });
     return {

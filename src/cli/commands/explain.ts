@@ -1,12 +1,13 @@
 import { modes } from '../../clipping/plan.ts';
 import { GhostgradError } from '../../errors.ts';
-import { unknownName } from '../../suggest.ts';
 import { type Explanation, explain as explained } from '../../training/explain.ts';
 import { asLoss } from '../../training/loss.ts';
 import { loadModel } from '../../training/model.ts';
 import { asModel } from '../../training/recipe.ts';
 import { parseSpec } from '../../training/recipe-file.ts';
+import { bindShapes, parseShapes } from '../../training/shapes.ts';
 import { define } from '../command.ts';
+import { shapeOption } from '../shapes.ts';
 import { facts, percent, table } from '../text.ts';
 import { asMode, collect, positiveInteger } from '../values.ts';
 
@@ -26,22 +27,14 @@ export const explain = define<Options>({
     command
       .argument('<model>', "an ONNX file, a builder's name, or a mapping: {name: mlp, hidden: [64]}")
       .option('--batch-size <rows>', 'rows that bytes and operations are told for (default: 32)', positiveInteger)
-      .option('--shape <input=dims>', 'shape of an input, batch first: tokens=B,128', collect)
+      .option(...shapeOption)
       .option('--trainable <pattern>', 'parameters to train; * stands for any characters (default: all)', collect)
       .option('--loss <name>', 'cross-entropy, binary-cross-entropy, mse or output:<name> (default: cross-entropy)')
       .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
       .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`),
   run: ([name = ''], { loss, shape = [], mode, trainable, ...options }) => {
-    const shapes = shape.map(parseShape);
     const { model, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'));
-    const unknownInput = shapes.find(({ input }) => !model.inputs.some((i) => i.name === input));
-    if (unknownInput !== undefined)
-      throw unknownName(
-        'input',
-        unknownInput.input,
-        model.inputs.map((i) => i.name),
-        '--shape',
-      );
+    const { exampleShapes, batchSize } = bindShapes(model, parseShapes(shape));
     const result = explained({
       model,
       output,
@@ -49,8 +42,8 @@ export const explain = define<Options>({
       loss: asLoss(loss ?? 'cross-entropy', '--loss'),
       trainable: asTrainable(trainable),
       ...(mode !== undefined && { mode: asMode(mode) }),
-      batchSize: options.batchSize ?? shapes.find(({ batch }) => batch !== undefined)?.batch,
-      exampleShapes: Object.fromEntries(shapes.map(({ input, example }) => [input, example])),
+      batchSize: options.batchSize ?? batchSize,
+      exampleShapes,
     });
     return { json: result, text: describe(result) };
   },
@@ -70,31 +63,6 @@ function asTrainable(given: readonly string[] | undefined): 'all' | readonly str
     });
   }
   return patterns.includes('all') ? 'all' : patterns;
-}
-
-/** `input=B,3,32,32`: the batch is a letter, or a number that bytes are told for. */
-function parseShape(text: string): {
-  readonly input: string;
-  readonly batch: number | undefined;
-  readonly example: readonly number[];
-} {
-  const at = text.lastIndexOf('=');
-  const [first = '', ...rest] = text
-    .slice(at + 1)
-    .split(',')
-    .map((dimension) => dimension.trim());
-  const example = rest.map(Number);
-  const batch = /^[A-Za-z]\w*$/.test(first) ? undefined : Number(first);
-  if (at < 1 || ![...example, batch ?? 1].every((n) => Number.isSafeInteger(n) && n > 0)) {
-    throw new GhostgradError({
-      what: 'not a shape',
-      where: '--shape',
-      found: text,
-      expected: 'input=B,dim,dim,…',
-      fix: 'e.g. --shape tokens=B,128',
-    });
-  }
-  return { input: text.slice(0, at), batch, example };
 }
 
 function describe({ parameters, layers, plan, unsupported, batchIndependent, violations }: Explanation): string {

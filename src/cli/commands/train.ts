@@ -2,9 +2,11 @@ import { basename, extname, join } from 'node:path';
 import { GhostgradError } from '../../errors.ts';
 import { progress } from '../../training/progress.ts';
 import { parseSpec, readRecipeFile, withSettings, withValue } from '../../training/recipe-file.ts';
+import { parseShapes } from '../../training/shapes.ts';
 import type { TrainingInput } from '../../training/materials.ts';
 import { type Run, type TrainResult, train as trained } from '../../training/train.ts';
 import { define } from '../command.ts';
+import { shapeOption } from '../shapes.ts';
 import { type Io, coloursFor } from '../io.ts';
 import { facts, percent, show } from '../text.ts';
 import { collect, number } from '../values.ts';
@@ -15,6 +17,7 @@ interface Options {
   readonly train?: string;
   readonly test?: string;
   readonly label?: string;
+  readonly shape?: readonly string[];
   readonly epsilon?: number;
   readonly delta?: number;
   readonly batchSize?: number;
@@ -36,6 +39,7 @@ export const train = define<Options>({
       .option('--train <spec>', 'training data: a named set such as mnist:train, a path, or a mapping')
       .option('--test <spec>', 'test data, likewise')
       .option('--label <column>', 'the column of the labels')
+      .option(...shapeOption)
       .option('--epsilon <epsilon>', 'the ε not to be exceeded', number)
       .option('--delta <delta>', 'its δ', number)
       .option('--batch-size <n>', 'expected examples in a step', number)
@@ -82,6 +86,7 @@ function recipeOf(file: string | undefined, options: Options): TrainingInput {
     ['model', spec(options.model, '--model')],
     ['data.train', spec(options.train, '--train')],
     ['data.test', spec(options.test, '--test')],
+    ['shapes', options.shape && parseShapes(options.shape)],
     ['privacy.epsilon', options.epsilon],
     ['privacy.delta', options.delta],
     ['training.batchSize', options.batchSize],
