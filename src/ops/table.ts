@@ -15,6 +15,7 @@ import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
 import { recurrent } from './recurrent.ts';
 import { reductions } from './reductions.ts';
+import { refusalOf } from './refusals.ts';
 import { shape } from './shape.ts';
 import { slicing } from './slicing.ts';
 
@@ -41,6 +42,10 @@ export const hasOperator = (node: Named): boolean => isKnown(keyOf(node));
 export function entryOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator | Composite {
   const key = keyOf(node);
   if (isKnown(key)) return operators[key];
+  const refused = refusalOf(key);
+  if (refused !== undefined) {
+    throw new GhostgradError({ what: `unsupported operator ${key}: ${refused.reason}`, where: showNode(node), found: key, fix: refused.fix });
+  }
   const near = nearest(key, Object.keys(operators));
   throw new GhostgradError({
     what: `unsupported operator ${key}`,

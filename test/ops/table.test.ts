@@ -10,6 +10,7 @@ import { normalization } from '../../src/ops/normalization.ts';
 import { pooling } from '../../src/ops/pooling.ts';
 import { recurrent } from '../../src/ops/recurrent.ts';
 import { reductions } from '../../src/ops/reductions.ts';
+import { refusalOf } from '../../src/ops/refusals.ts';
 import { shape } from '../../src/ops/shape.ts';
 import { slicing } from '../../src/ops/slicing.ts';
 import { hasOperator, operatorOf, operators, semantics } from '../../src/ops/table.ts';
@@ -39,6 +40,16 @@ describe('the operator table', () => {
     expect(() => operatorOf(node('Convv')))
       .toThrow(/unsupported operator Convv \(Convv node "n"\)[^]*nearest name there is Conv[^]*fix:/);
     expect(() => semantics.infer(node('Loop'), [], [])).toThrow(/unsupported operator Loop/);
+  });
+
+  it('says why an operator is refused on purpose, and what to do instead', () => {
+    expect(() => operatorOf(node('SequenceAt'))).toThrow(/unsupported operator SequenceAt: it works on lists[^]*fix:/);
+    expect(() => operatorOf(node('TreeEnsembleRegressor', [], 'ai.onnx.ml'))).toThrow(/decision tree[^]*fix:/);
+    expect(() => operatorOf(node('TreeEnsembleRegressor'))).toThrow(/expected: an operator of the table/);
+  });
+
+  it('refuses nothing that it holds', () => {
+    expect(Object.keys(operators).filter((key) => refusalOf(key) !== undefined)).toEqual([]);
   });
 
   it('infers as many types as a node has outputs', () => {
