@@ -15,7 +15,8 @@ export {
 export type { TrainingInput } from './training/materials.ts';
 export { type EvaluateOptions, type Evaluation, evaluate } from './training/evaluate.ts';
 export { type ExplainOptions, type Explanation, type ExplainedLayer, explain } from './training/explain.ts';
-export { type CheckResult, type Expected, check, parseExpected } from './training/check.ts';
+export { type CheckResult, check } from './training/check.ts';
+export { type Expected, parseExpected } from './training/expected.ts';
 export { type ModelReference, type Recipe, type RecipeInput, resolveRecipe } from './training/recipe.ts';
 export { readRecipeFile } from './training/recipe-file.ts';
 export type { LossName } from './training/loss.ts';

@@ -1,14 +1,14 @@
 import { GhostgradError } from '../errors.ts';
-import { type TypedGraph, showType } from '../graph/ir.ts';
+import { type TypedGraph, int, showType } from '../graph/ir.ts';
 import {
-  type GraphBuilder, type Value, graphBuilder, mul, neg, reduceMean, reduceSum, reshape, sub, where,
+  type GraphBuilder, type Value, graphBuilder, mul, neg, reduceMean, reduceSum, reshape, slice, sub, where,
 } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { unknownName } from '../suggest.ts';
 import { type TensorType, int64, isFloat } from '../tensor/tensor.ts';
 
 /** A loss by name, or `output:<name>`: an output of the model that is already one loss a row, [B]. */
-export type LossName = 'cross-entropy' | 'binary-cross-entropy' | 'mse' | `output:${string}`;
+export type LossName = 'cross-entropy' | 'binary-cross-entropy' | 'mse' | 'causal-lm' | `output:${string}`;
 
 /** The graph's input that takes the labels. */
 export const labelsInput = 'ghostgrad.labels';
@@ -30,24 +30,41 @@ interface Loss {
 
 const rowsOnly = (b: GraphBuilder, x: Value) => b.shape(x).map((_, axis) => axis).slice(1);
 
+/**
+ * −log p(label) over the last axis of logits [...places, classes], one for each place; 0 where the label is no class
+ * (-1 or -100, by which data says that a place is to be ignored).
+ */
+function crossEntropies(b: GraphBuilder, logits: Value, labels: Value): Value {
+  const places = b.shape(labels);
+  const classes = b.shape(logits).at(-1)!;
+  const logProbabilities = b.op('LogSoftmax', [logits], { axis: int(-1) });
+  const column = b.constant(int64(Array.from({ length: classes }, (_, i) => i)));
+  const isLabel = b.op('Equal', [reshape(b, labels, [...places, 1]), column]);
+  // Selection, not multiplication: the logarithm of another class's probability may be -Infinity.
+  return neg(b, reduceSum(b, where(b, isLabel, logProbabilities, b.scalar(0)), [places.length]));
+}
+
 const losses: { readonly [name: string]: Loss } = {
   'cross-entropy': {
     expected: 'logits of shape [batch, classes]',
     labels: ({ shape }) => (shape.length === 2 ? { dtype: 'int64', shape: [shape[0]!] } : undefined),
-    emit: (b, logits, labels) => {
-      const [rows, classes] = b.shape(logits) as [number, number];
-      const logProbabilities = b.op('LogSoftmax', [logits], { axis: { type: 'int', value: -1 } });
-      const column = b.constant(int64(Array.from({ length: classes }, (_, i) => i)));
-      const isLabel = b.op('Equal', [reshape(b, labels, [rows, 1]), column]);
-      // Selection, not multiplication: the logarithm of another class's probability may be -Infinity.
-      return neg(b, reduceSum(b, where(b, isLabel, logProbabilities, b.scalar(0)), [1]));
-    },
+    emit: crossEntropies,
   },
   'binary-cross-entropy': {
     expected: 'logits of shape [batch] or [batch, outputs]',
     labels: (output) => ({ dtype: 'float32', shape: output.shape }),
     // log(1 + e^z) − y·z, the mean over the outputs of a row.
     emit: (b, z, y) => reduceMean(b, sub(b, b.op('Softplus', [z]), mul(b, y, z)), rowsOnly(b, z)),
+  },
+  /** Over the tokens of an example, the sum of the cross entropies of each with what its predecessors predict. */
+  'causal-lm': {
+    expected: 'logits of shape [batch, tokens, vocabulary] with at least two tokens',
+    labels: ({ shape }) => (shape.length === 3 && shape[1]! > 1 ? { dtype: 'int64', shape: shape.slice(0, 2) } : undefined),
+    // The labels move, not the logits, which are larger; the last position has nothing to predict.
+    emit: (b, logits, tokens) => {
+      const next = b.op('Pad', [slice(b, tokens, [1], [1], [b.shape(tokens)[1]!]), b.ints([0, 0, 0, 1]), b.scalar(-1, 'int64')]);
+      return reduceSum(b, crossEntropies(b, logits, next), [1]);
+    },
   },
   mse: {
     expected: 'predictions of shape [batch, …]',

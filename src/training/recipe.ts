@@ -242,7 +242,7 @@ const is = (...values: readonly unknown[]) => (value: unknown): boolean => value
 /** What recipes have words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
 const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
   ['head', () => true, 'a model that has its head'],
-  ['loss', is('causal-lm'), lossNames.join(', ')],
+  ['loss', is('causal-lm'), lossNames.filter((name) => name !== 'causal-lm').join(', ')],
   ['trainable', (value) => is('head', 'bias')(value) || isMapping(value), 'all, or patterns of parameter names'],
   ['privacy.epsilon', Array.isArray, 'one number'],
   ['privacy.accountant', is('pld', 'gdp'), 'auto, rdp or exact-gaussian'],

@@ -41,7 +41,7 @@ describe('check', () => {
     expect(await refused(['check', model, '--expected', write('empty.json', '{}')])).toMatch('lack a field');
     const renamed = readFileSync(fixture('gradients/mlp-random.json'), 'utf8').replaceAll('fc3.weight', 'fc9.weight');
     expect(await refused(['check', model, '--expected', write('renamed.json', renamed)])).toMatch(
-      /does not train every parameter of the reference \(model\)\n {2}found: +no fc9\.weight/,
+      /does not have every parameter of the reference \(model\)\n {2}found: +no fc9\.weight/,
     );
     expect(await refused([...args, '--mode', 'non-private'])).toMatch('unknown mode "non-private"');
   });

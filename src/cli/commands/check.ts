@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs';
 import { modes } from '../../clipping/plan.ts';
 import { GhostgradError } from '../../errors.ts';
 import { onnxruntimeEngine } from '../../runtime/node.ts';
-import { check as checked, checkTolerance, parseExpected } from '../../training/check.ts';
+import { type CheckResult, check as checked, checkTolerance } from '../../training/check.ts';
+import { parseExpected } from '../../training/expected.ts';
 import { openModel } from '../../training/model.ts';
 import { define } from '../command.ts';
 import { facts } from '../text.ts';
@@ -43,12 +44,18 @@ export const check = define<Options>({
         'error of losses': loss.toExponential(2),
         'error of norms': norms.toExponential(2),
         'error of gradients': gradients.toExponential(2),
-        'worst': ok ? undefined : `${worst.parameter || 'loss'}, example ${worst.example}`,
+        'worst': ok ? undefined : showWorst(worst),
       }),
       exitCode: ok ? 0 : 1,
     };
   },
 });
+
+function showWorst({ quantity, parameter, example, error }: CheckResult['worst']): string {
+  const what = quantity === 'loss' ? 'the loss' : `the ${quantity === 'norms' ? 'norm' : 'gradient'} of ${parameter}`;
+  const where = example < 0 ? 'in the clipped sum' : `of example ${example}`;
+  return `${what} ${where}, wrong by ${error.toExponential(2)}`;
+}
 
 function readText(path: string): string {
   try {
