@@ -16,12 +16,14 @@ import { pooling } from './pooling.ts';
 import { recurrent } from './recurrent.ts';
 import { reductions } from './reductions.ts';
 import { refusalOf } from './refusals.ts';
+import { resizing } from './resize.ts';
 import { shape } from './shape.ts';
 import { slicing } from './slicing.ts';
 
 const families = {
   ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
   ...linear, ...convolution, ...pooling, ...normalization,
+  ...resizing,
   ...recurrent, ...attention, ...contributed,
 } satisfies Record<string, Operator | Composite>;
 

@@ -11,6 +11,7 @@ import { pooling } from '../../src/ops/pooling.ts';
 import { recurrent } from '../../src/ops/recurrent.ts';
 import { reductions } from '../../src/ops/reductions.ts';
 import { refusalOf } from '../../src/ops/refusals.ts';
+import { resizing } from '../../src/ops/resize.ts';
 import { shape } from '../../src/ops/shape.ts';
 import { slicing } from '../../src/ops/slicing.ts';
 import { hasOperator, operatorOf, operators, semantics } from '../../src/ops/table.ts';
@@ -23,7 +24,7 @@ describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
       activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
-      reductions, shape, slicing,
+      reductions, resizing, shape, slicing,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });
