@@ -3,6 +3,7 @@ import { type GradientPath, type Obstacle, dependentOn, gradientPath } from '../
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import { type Graph, type TypedGraph, showShape } from '../graph/ir.ts';
+import { prune } from '../graph/prune.ts';
 import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
@@ -41,7 +42,8 @@ export interface Analysis {
  * two batch sizes and must come out alike: at one alone, a fixed dimension that happens to be a multiple of it could be
  * taken for the batch.
  */
-export function analyse(task: Task): Analysis {
+export function analyse(given: Task): Analysis {
+  const task = focused(given);
   const [proof, again] = proofBatchSizes.map((rows) => proveAt(task, rows)) as [Proof, Proof];
   const { graph, loss, trace } = proof;
   const wanted = trainableParameters(graph, task.trainable ?? 'all');
@@ -54,6 +56,19 @@ export function analyse(task: Task): Analysis {
     task, batch: trace.batch, violations: [...violations, ...doubts], obstacles: path.obstacles,
     parameters: [...path.parameters], proof: proof.typed,
   };
+}
+
+/**
+ * The task with only the part of its model that the loss depends on: what leads to other outputs alone need not be
+ * supported, and inputs of theirs alone need not be fed.
+ *
+ * @throws GhostgradError when the output that is named does not exist
+ */
+export function focused<T extends Pick<Task, 'model' | 'loss' | 'output'>>(task: T): T {
+  const { model, loss, output } = task;
+  const [only, ...others] = model.outputs.map(({ name }) => name);
+  const chosen = loss.startsWith('output:') ? loss.slice('output:'.length) : output ?? (others.length === 0 ? only : undefined);
+  return chosen === undefined ? task : { ...task, model: prune(model, [chosen]) };
 }
 
 interface Proof extends Pick<AtBatchSize, 'typed' | 'graph' | 'loss'> {

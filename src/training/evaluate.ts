@@ -1,7 +1,6 @@
 import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
-import { upgrade } from '../graph/upgrade.ts';
 import { graphBuilder } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import type { Engine } from '../runtime/engine.ts';
@@ -10,7 +9,7 @@ import type { Tensor } from '../tensor/tensor.ts';
 import { type Task, atBatchSize } from './compile.ts';
 import { feedsOf, fittedTo, logitsOf, taskFor } from './examples.ts';
 import { type LossName, labelsInput } from './loss.ts';
-import { recordedLoss } from './model.ts';
+import { prepareModel, recordedLoss } from './model.ts';
 import type { ShapeBindings } from './shapes.ts';
 
 export interface EvaluateOptions {
@@ -51,7 +50,7 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
     });
   }
   const task = taskFor(
-    { model: upgrade(model), loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output },
+    { model: prepareModel(model), loss: options.loss ?? recordedLoss(model) ?? 'cross-entropy', output: options.output },
     dataset,
     { bindings: options.shapes },
   );

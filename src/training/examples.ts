@@ -11,7 +11,7 @@ import { GhostgradError } from '../errors.ts';
 import { type Graph, showShape } from '../graph/ir.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { sameShape } from '../tensor/tensor.ts';
-import { type Task, atBatchSize } from './compile.ts';
+import { type Task, atBatchSize, focused } from './compile.ts';
 import { labelsInput } from './loss.ts';
 import { type ShapeBindings, bindShapes } from './shapes.ts';
 import type { BatchSource } from './step.ts';
@@ -23,8 +23,9 @@ import type { BatchSource } from './step.ts';
  * @throws GhostgradError when data and model have different inputs, or the data has other shapes than `shapes` says
  */
 export function taskFor(
-  task: Omit<Task, 'exampleShapes'>, dataset: Dataset, { bindings = {}, where }: GivenShapes = {},
+  whole: Omit<Task, 'exampleShapes'>, dataset: Dataset, { bindings = {}, where }: GivenShapes = {},
 ): Task {
+  const task = focused(whole);
   const columns = inputColumns(task.model, dataset, task.loss);
   const given = bindShapes(task.model, bindings, where).exampleShapes;
   for (const [name, { shape }] of columns) {

@@ -1,7 +1,6 @@
 import { type DataSpec, type Dataset, loadData } from '../data/index.ts';
 import type { Graph } from '../graph/ir.ts';
-import { upgrade } from '../graph/upgrade.ts';
-import { loadModel } from './model.ts';
+import { loadModel, prepareModel } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
 
 /** A recipe whose model and data may also be objects in memory. */
@@ -29,7 +28,7 @@ export interface Materials {
 export async function loadMaterials({ model, data }: TrainingInput, recipe: Recipe): Promise<Materials> {
   const load = async (set: DataSpec | Dataset): Promise<Dataset> => (isDataset(set) ? set : loadData(set));
   return {
-    source: isGraph(model) ? { model: upgrade(model) } : loadModel(recipe.model, recipe.training.seed),
+    source: isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, recipe.training.seed),
     trainingSet: await load(data.train),
     testSet: data.test === undefined ? undefined : await load(data.test),
   };

@@ -2,17 +2,24 @@ import { GhostgradError } from '../errors.ts';
 import { readModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
 import { upgrade } from '../graph/upgrade.ts';
+import { inFloat32 } from '../models/float32.ts';
 import { buildModel } from '../models/index.ts';
 import type { FloatTensor } from '../tensor/tensor.ts';
 import { type LossName, isLoss } from './loss.ts';
 import { type ModelReference, isModelFile } from './recipe.ts';
 
 /**
- * The model of an ONNX file, in terms of the newest operator set.
+ * The model in the form that everything here works on: in terms of the newest operator set and in float32. A model
+ * that is so already is given back as it is.
+ */
+export const prepareModel = (model: Graph): Graph => inFloat32(upgrade(model));
+
+/**
+ * The model of an ONNX file, prepared ({@link prepareModel}).
  *
  * @throws GhostgradError when the file is missing, truncated or uses what cannot be read
  */
-export const openModel = (path: string): Graph => upgrade(readModel(path));
+export const openModel = (path: string): Graph => prepareModel(readModel(path));
 
 /**
  * The model that a recipe or a command line names.

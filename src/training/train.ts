@@ -176,7 +176,7 @@ export async function prepare(
     });
 
   const currentModel = (): Graph =>
-    withParameters(task.model, parameters, {
+    withParameters(source.model, parameters, {
       'ghostgrad.loss': recipe.loss,
       'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
     });
