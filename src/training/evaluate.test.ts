@@ -84,7 +84,8 @@ describe('evaluate', () => {
     );
     const two: Graph = {
       ...identity(3),
-      inputs: [...identity(3).inputs, { name: 'z', dtype: 'float32', shape: ['batch'] }],
+      inputs: [...identity(3).inputs, { name: 'z', dtype: 'float32', shape: ['batch', 3] }],
+      nodes: [{ op: 'Add', domain: '', name: 'sum', inputs: ['x', 'z'], outputs: ['y'], attributes: {} }],
     };
     expect(await message(classes([0, 0, 0, 0, 0]), two)).toMatch(
       /lacks inputs of the model[^]*expected: features x, z/,

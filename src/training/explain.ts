@@ -4,7 +4,7 @@ import type { StepLayer } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import { hasOperator } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import { type Analysis, type Task, analyse, atBatchSize, compileTask } from './compile.ts';
+import { type Analysis, type Task, analyse, atBatchSize, compileTask, focused } from './compile.ts';
 
 export interface ExplainedLayer {
   readonly name: string;
@@ -49,7 +49,7 @@ export function explain(options: ExplainOptions): Explanation {
   const { model } = options;
   const total = [...model.initializers].filter(([name, t]) => t.dtype === 'float32' && model.literals?.has(name) !== true)
     .reduce((sum, [, t]) => sum + sizeOf(t.shape), 0);
-  const unknown = model.nodes.filter((node) => !hasOperator(node)).map((node) => ({
+  const unknown = focused(options).model.nodes.filter((node) => !hasOperator(node)).map((node) => ({
     node: node.name, operator: node.op, reason: 'no entry for this operator', fix: 'replace it by supported operators before export',
   }));
   const mode = options.mode ?? 'book-keeping';
