@@ -47,9 +47,11 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
   nodes.forEach((node, i) => node.outputs.forEach((o) => producer.set(o, i)));
   let counter = 0;
 
+  const nodeNames = new Set(nodes.map((node) => node.name));
+  /** A name that neither a value nor a node has. */
   const fresh = (hint: string): Value => {
     let name: string;
-    do name = `${hint}_${counter++}`; while (types.has(name));
+    do name = `${hint}_${counter++}`; while (types.has(name) || nodeNames.has(name));
     return name;
   };
   const type = (value: Value): TensorType => {
@@ -80,6 +82,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
       producer.set(output, nodes.length);
     });
     nodes.push(node);
+    nodeNames.add(node.name);
   };
   const ops = (op: string, operands: readonly Value[], count: number, attributes: Attributes = {}, domain = ''): readonly Value[] => {
     const key = `${domain}:${op}(${operands.join()})${JSON.stringify(attributes, (_, v: unknown) => (typeof v === 'bigint' ? String(v) : v))}#${count}`;
