@@ -7,6 +7,7 @@ import { attention } from './attention.ts';
 import { type Composite, expansion, isComposite } from './composite.ts';
 import { contributed } from './contributed.ts';
 import { convolution } from './convolution.ts';
+import { contraction } from './einsum.ts';
 import { elementwise } from './elementwise.ts';
 import { gathering } from './gathering.ts';
 import { linear } from './linear.ts';
@@ -23,7 +24,7 @@ import { slicing } from './slicing.ts';
 const families = {
   ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
   ...linear, ...convolution, ...pooling, ...normalization,
-  ...resizing,
+  ...resizing, ...contraction,
   ...recurrent, ...attention, ...contributed,
 } satisfies Record<string, Operator | Composite>;
 

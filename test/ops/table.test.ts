@@ -3,6 +3,7 @@ import { activations } from '../../src/ops/activations.ts';
 import { attention } from '../../src/ops/attention.ts';
 import { contributed } from '../../src/ops/contributed.ts';
 import { convolution } from '../../src/ops/convolution.ts';
+import { contraction } from '../../src/ops/einsum.ts';
 import { elementwise } from '../../src/ops/elementwise.ts';
 import { gathering } from '../../src/ops/gathering.ts';
 import { linear } from '../../src/ops/linear.ts';
@@ -24,7 +25,7 @@ describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
       activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
-      reductions, resizing, shape, slicing,
+      reductions, resizing, contraction, shape, slicing,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });
