@@ -95,6 +95,20 @@ export function stringAttribute(node: Pick<Node, 'attributes'>, name: string, fa
   return a?.type === 'string' ? a.value : fallback;
 }
 
+export function floatsAttribute<F extends readonly number[] | undefined>(
+  node: Pick<Node, 'attributes'>, name: string, fallback: F,
+): readonly number[] | F {
+  const a = node.attributes[name];
+  return a?.type === 'floats' ? a.value : fallback;
+}
+
+export function stringsAttribute(
+  node: Pick<Node, 'attributes'>, name: string, fallback: readonly string[],
+): readonly string[] {
+  const a = node.attributes[name];
+  return a?.type === 'strings' ? a.value : fallback;
+}
+
 /** What specialisation asks of the operator table; `ops/` provides it, so that `graph/` knows no operator. */
 export interface OperatorSemantics {
   /** Types of the node's outputs. Throws GhostgradError for an unknown operator or impossible operands. */
