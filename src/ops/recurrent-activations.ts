@@ -39,54 +39,27 @@ const named: Readonly<Record<string, Named>> = {
   },
 };
 
-/** How the constants of the functions are read from the lists `activation_alpha` and `activation_beta`. */
-export type ConstantRule =
-  /** One after the other, by the functions that have such a constant; defaults when the list has run out. */
-  | 'in turn'
-  /** One for each function, whether it has such a constant or not; 0 without a list. So ONNX Runtime's RNN has it. */
-  | 'by place';
-
 /**
- * The nonlinearities of a recurrent node, those of one direction after those of the other.
+ * The nonlinearities of a recurrent node, those of one direction after those of the other. Their constants stand in the
+ * lists `activation_alpha` and `activation_beta`, in the order of the functions that have such a constant; where a list
+ * has run out, the default holds.
  *
  * @throws GhostgradError for an unknown function, or another number of them than the node needs
  */
-export function activationsOf(node: Node, defaults: readonly string[], rule: ConstantRule): Activation[] {
+export function activationsOf(node: Node, defaults: readonly string[]): Activation[] {
   const listed = stringsAttribute(node, 'activations', defaults);
-  // RNN's default names a function for each of two directions, whether it has them or not.
-  const names = rule === 'by place' ? listed.slice(0, defaults.length) : listed;
+  // RNN's default in ONNX names two functions, for a layer of one direction too.
+  const names = defaults.length === 1 && listed.length === 2 ? listed.slice(0, 1) : listed;
   if (names.length !== defaults.length) {
     throw badOperands({ node }, `${names.length} activations`, `${defaults.length}`);
   }
-  const takers = { alpha: taker(node, 'alpha', rule), beta: taker(node, 'beta', rule) };
-  return names.map((name, place) => {
-    const found = lookUp(node, name, rule);
-    const [alpha, beta] = (['alpha', 'beta'] as const).map((which) => {
-      const fallback = found[which];
-      return fallback === undefined ? 0 : takers[which](place, fallback);
-    }) as [number, number];
+  const [alphas, betas] = ['alpha', 'beta'].map((which) => floatsAttribute(node, `activation_${which}`, []).values());
+  return names.map((name) => {
+    const key = Object.keys(named).find((k) => k.toLowerCase() === name.toLowerCase());
+    const found = key === undefined ? undefined : named[key];
+    if (found === undefined) throw badOperands({ node }, `activation ${name}`, `one of ${Object.keys(named).join(', ')}`);
+    const alpha = found.alpha === undefined ? 0 : alphas!.next().value ?? found.alpha;
+    const beta = found.beta === undefined ? 0 : betas!.next().value ?? found.beta;
     return (b, x) => found.apply(b, x, alpha, beta);
   });
-}
-
-function lookUp(node: Node, name: string, rule: ConstantRule): Named {
-  // The kernels of LSTM and GRU take names in any case; that of RNN takes an unknown one for Tanh.
-  const key = Object.keys(named).find((k) => k === name || (rule === 'in turn' && k.toLowerCase() === name.toLowerCase()));
-  const found = key === undefined ? undefined : named[key];
-  if (found === undefined) throw badOperands({ node }, `activation ${name}`, `one of ${Object.keys(named).join(', ')}`);
-  return found;
-}
-
-/** Gives each function that asks its constant. */
-function taker(node: Node, which: 'alpha' | 'beta', rule: ConstantRule): (place: number, fallback: number) => number {
-  const list = floatsAttribute(node, `activation_${which}`, undefined);
-  let next = 0;
-  return (place, fallback) => {
-    if (rule === 'in turn') return list?.[next++] ?? fallback;
-    const found = list === undefined ? 0 : list[place];
-    if (found === undefined) {
-      throw badOperands({ node }, `${list?.length} values of activation_${which}`, 'one for each activation');
-    }
-    return found;
-  };
 }

@@ -5,7 +5,7 @@ import { type GraphBuilder, type Value, add, concat, matmul, mul, slice, sub, wh
 import type { Composite, ExpandContext } from './composite.ts';
 import { badOperands, operand } from './operands.ts';
 import type { OperandContext, Operator } from './operator.ts';
-import { type Activation, type ConstantRule, activationsOf } from './recurrent-activations.ts';
+import { type Activation, activationsOf } from './recurrent-activations.ts';
 import { scalarLike } from './rules.ts';
 
 /**
@@ -23,7 +23,6 @@ interface Kind {
   readonly peepholes?: number;
   /** Default activations of one direction. */
   readonly activations: readonly string[];
-  readonly constants: ConstantRule;
   readonly cell: (parts: Parts) => Cell;
 }
 
@@ -210,7 +209,7 @@ function partsOf({ b, node, inputs }: ExpandContext, kind: Kind, sizes: Sizes, d
     inputBias: (from, to) => vector(bias, from, to),
     recurrenceBias: (from, to) => vector(bias, kind.gates + from, kind.gates + to),
     peephole: peepholes === undefined ? undefined : (gate) => vector(peepholes, gate, gate + 1)!,
-    activations: activationsOf(node, defaults, kind.constants).slice(direction * perDirection, (direction + 1) * perDirection),
+    activations: activationsOf(node, defaults).slice(direction * perDirection, (direction + 1) * perDirection),
     clip: (v) => (bound === undefined ? v : b.op('Clip', [v, scalarLike(b, -bound, v), scalarLike(b, bound, v)])),
   };
 }
@@ -307,12 +306,12 @@ const tooLong = (node: Node, steps: number): GhostgradError => new GhostgradErro
 /** Layers with a state that runs along a sequence; each use of the weights is a position of its own. */
 export const recurrent = {
   RNN: recurrentLayer({
-    gates: 1, initial: [5], activations: ['Tanh'], constants: 'by place', cell: rnnCell,
+    gates: 1, initial: [5], activations: ['Tanh'], cell: rnnCell,
   }),
   GRU: recurrentLayer({
-    gates: 3, initial: [5], activations: ['Sigmoid', 'Tanh'], constants: 'in turn', cell: gruCell,
+    gates: 3, initial: [5], activations: ['Sigmoid', 'Tanh'], cell: gruCell,
   }),
   LSTM: recurrentLayer({
-    gates: 4, initial: [5, 6], peepholes: 7, activations: ['Sigmoid', 'Tanh', 'Tanh'], constants: 'in turn', cell: lstmCell,
+    gates: 4, initial: [5, 6], peepholes: 7, activations: ['Sigmoid', 'Tanh', 'Tanh'], cell: lstmCell,
   }),
 } satisfies Record<string, Operator | Composite>;

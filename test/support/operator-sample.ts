@@ -24,8 +24,10 @@ export interface Sample {
   readonly op: string;
   readonly inputs: readonly (Operand | undefined)[];
   readonly attributes?: Attributes;
-  /** How many outputs the node names; default 1. */
+  /** How many outputs the node has; default 1. */
   readonly outputs?: number;
+  /** Which of them it leaves unnamed; default none. */
+  readonly omitted?: readonly number[];
 }
 
 export const constantOperand = (value: Tensor): Operand => ({ value, constant: true });
@@ -58,7 +60,8 @@ export function buildNode(sample: Sample): Omit<Built, 'operator'> {
   const colon = sample.op.indexOf(':');
   const node: Node = {
     op: sample.op.slice(colon + 1), domain: colon < 0 ? '' : sample.op.slice(0, colon), name: 'node', inputs,
-    outputs: Array.from({ length: sample.outputs ?? 1 }, (_, k) => `y${k}`), attributes: sample.attributes ?? {},
+    outputs: Array.from({ length: sample.outputs ?? 1 }, (_, k) => (sample.omitted?.includes(k) ? '' : `y${k}`)),
+    attributes: sample.attributes ?? {},
   };
   b.add(node);
   return { b, node };
