@@ -7,6 +7,7 @@ import { type Tensor, float32, tensor } from '../src/tensor/tensor.ts';
 import { analyse } from '../src/training/compile.ts';
 import { evaluate } from '../src/training/evaluate.ts';
 import { explain } from '../src/training/explain.ts';
+import type { TrainingInput } from '../src/training/materials.ts';
 import { prepareModel } from '../src/training/model.ts';
 import { prepare } from '../src/training/train.ts';
 import { graphOf, node, run, value } from './graph/onnxruntime.ts';
@@ -27,11 +28,10 @@ const branched = (): Graph => graphOf({
 });
 
 /** Trains for a few steps and gives back the model as it would be written. */
-async function trained(model: Graph, options: { output?: string } = {}): Promise<Graph> {
+async function trained(model: Graph, options: Partial<TrainingInput> = {}): Promise<Graph> {
   const run = await prepare({
-    model: options.output === undefined ? model : { ...model, outputs: model.outputs.filter(({ name }) => name === options.output) },
-    data: { train: blobs() }, privacy: { epsilon: 8, delta: 1e-3 },
-    training: { batchSize: 100, steps: 3, optimizer: { name: 'sgd', learningRate: 0.5 } }, performance: { threads: 1 },
+    model, data: { train: blobs() }, privacy: { epsilon: 8, delta: 1e-3 },
+    training: { batchSize: 100, steps: 3, optimizer: { name: 'sgd', learningRate: 0.5 } }, performance: { threads: 1 }, ...options,
   });
   for await (const _ of run.steps());
   const written = run.model();
@@ -90,5 +90,25 @@ describe('a model in float16', () => {
     expect(changed(before, after, 'w') && changed(before, after, 'b')).toBe(true);
     const { logits } = await run(encodeModel(after), { input: float32([1, 2, 3, 4], [1, 4]) });
     expect(logits!.shape).toEqual([1, 2]);
+  });
+});
+
+describe('a model whose weights are Constant nodes', () => {
+  const model = graphOf({
+    inputs: [value('input', ['batch', 4])], outputs: [value('logits', ['batch', 2])], literals: new Set(['w', 'b', 'temperature']),
+    initializers: new Map<string, Tensor>([['w', randomTensor(random, [4, 2])], ['b', float32([0, 0])], ['temperature', float32([0.5], [])]]),
+    nodes: [node('MatMul', ['input', 'w'], ['p']), node('Add', ['p', 'b'], ['a']), node('Mul', ['a', 'temperature'], ['logits'])],
+  });
+
+  it('is trained, and its values stand under their names afterwards', async () => {
+    const after = await trained(model);
+    expect(['w', 'b', 'temperature'].map((name) => changed(model, after, name))).toEqual([true, true, false]);
+    expect(after.literals).toEqual(new Set(['temperature']));
+  });
+
+  it('trains a constant that is named outright, and keeps it a Constant', async () => {
+    const after = await trained(model, { trainable: ['temperature'] });
+    expect(['w', 'b', 'temperature'].map((name) => changed(model, after, name))).toEqual([false, false, true]);
+    expect(after.literals).toContain('temperature');
   });
 });

@@ -22,6 +22,7 @@ const leakyRelu = unary(({ b, node }, dY, x) => {
 
 /** Slopes broadcast to x, not the other way round. */
 const prelu: Operator = {
+  learned: [1],
   shape: (context) => {
     const [x, slope] = [operand(context, 0), operand(context, 1)];
     const joint = broadcastShapes([x.shape, slope.shape]);

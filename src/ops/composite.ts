@@ -25,6 +25,8 @@ export interface Composite {
   readonly expand: (context: ExpandContext) => readonly (Value | undefined)[];
   /** Types of the outputs; by default those of the expansion. Worth giving where the expansion is large. */
   readonly shape?: Operator['shape'];
+  /** Inputs that hold learned weights by what the operator is for. */
+  readonly learned?: readonly number[];
   /** Inputs that are statistics or settings and never trained. */
   readonly untrained?: readonly number[];
 }

@@ -4,6 +4,7 @@ import type { Operator } from './operator.ts';
 
 /** What ONNX Runtime's optimizer writes for x / rms(x) · scale; it stands in the standard domain. */
 const simplifiedLayerNormalization: Composite = {
+  learned: [1],
   expand: ({ b, node, inputs }) => {
     const [x, scale] = [inputs[0]!, inputs[1]!];
     const rank = b.shape(x).length;

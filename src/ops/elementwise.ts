@@ -15,7 +15,10 @@ import {
 const arithmetic = (partial: Partial, fold?: Fold, count?: number): Operator => ({
   shape: elementwiseShape(undefined, count), ...broadcasting(partial), ...(fold && { fold }),
 });
-const binary = (partial: Partial, fold: Fold): Operator => arithmetic(partial, fold, 2);
+/** Where a bias or a scale of its own node stands. */
+const binary = (partial: Partial, fold: Fold): Operator => ({
+  ...arithmetic(partial, fold, 2), learnedByChannel: [0, 1],
+});
 
 const zeroLike = (b: GraphBuilder, v: Value): Value => scalarLike(b, 0, v);
 

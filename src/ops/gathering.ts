@@ -130,6 +130,7 @@ function gatherUse(context: ParameterContext): ParameterUse {
 }
 
 const gather: Operator = {
+  learned: [0],
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: gatherShape(context) }],
   batch: gatherBatch,
   gradient: gatherGradient,

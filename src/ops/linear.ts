@@ -188,6 +188,7 @@ function stackUse(context: ParameterContext, product: Product, other: Placed, gr
 }
 
 const matMul: Operator = {
+  learned: [0, 1],
   shape: (context) => [productType(context, plain)],
   batch: (context) => productBatch(context, plain),
   gradient: (context) => productGradients(context, outputGradient(context), plain),
@@ -195,6 +196,7 @@ const matMul: Operator = {
 };
 
 const fusedMatMul: Operator = {
+  learned: [0, 1],
   shape: (context) => {
     const product = gemmProduct(context.node);
     if (intAttribute(context.node, 'transBatchA', 0) !== 0 || intAttribute(context.node, 'transBatchB', 0) !== 0) {
@@ -216,6 +218,7 @@ const broadcastsTo = (from: Shape, to: Shape): boolean =>
   from.length <= to.length && from.every((n, i) => n === 1 || n === to[to.length - from.length + i]);
 
 const gemm: Operator = {
+  learned: [0, 1, 2],
   shape: (context) => {
     const [a, b, c] = [operand(context, 0), operand(context, 1), context.inputs[2]];
     if (a.shape.length !== 2 || b.shape.length !== 2) {

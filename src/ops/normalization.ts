@@ -103,6 +103,7 @@ function scaleOrBias(context: ParameterContext, trailing: number, normalised: ()
 const axisOf = (node: Node, rank: number): number => axisAttribute(node, rank, -1);
 
 const layerNormalization: Operator = {
+  learned: [1, 2],
   shape: (context) => {
     const [x, s] = [operand(context, 0), operand(context, 1)];
     const rank = x.shape.length;
@@ -156,6 +157,7 @@ function perImageBatch({ node, batch, outputs }: BatchContext): BatchResult {
 const behindChannels = (x: Shape): number => x.length - 2;
 
 const groupNormalization: Operator = {
+  learned: [1, 2],
   shape: (context) => {
     const x = channelsType(context, [1, 2], 2);
     const groups = intAttribute(context.node, 'num_groups', 0);
@@ -172,6 +174,7 @@ const groupNormalization: Operator = {
 };
 
 const instanceNormalization: Operator = {
+  learned: [1, 2],
   shape: (context) => [channelsType(context, [1, 2], 3)],
   batch: perImageBatch,
   ...scaledNormRules({ size: (_, x) => sizeOf(x.slice(2)), trailing: behindChannels }),
@@ -181,6 +184,7 @@ const isTraining = (node: Node): boolean => intAttribute(node, 'training_mode', 
 const freezeBatchNorm = 'export the model in evaluation mode (frozen statistics), or replace BatchNorm by GroupNorm';
 
 const batchNormalization: Operator = {
+  learned: [1, 2],
   shape: (context) => {
     const x = channelsType(context, [1, 2, 3, 4], 2);
     const statistic: TensorType = { dtype: operand(context, 3).dtype, shape: [x.shape[1]!] };

@@ -135,6 +135,10 @@ export interface Operator {
   readonly obstacle?: (context: ObstacleContext) => NoGradient | undefined;
   /** The use that the node makes of a trainable input; absent where it never takes parameters. */
   readonly parameter?: (context: ParameterContext) => ParameterUse;
+  /** Inputs that hold learned weights by what the operator is for: a kernel, a matrix, a table, a scale, a bias. */
+  readonly learned?: readonly number[];
+  /** Inputs that hold learned weights where they have one number for each channel, and else mostly constants. */
+  readonly learnedByChannel?: readonly number[];
   /** Inputs that are statistics or settings and never trained, e.g. BatchNormalization's running mean. */
   readonly untrained?: readonly number[];
   /** Computes the outputs from constants; for the integer arithmetic of shapes. */

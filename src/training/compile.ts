@@ -9,6 +9,7 @@ import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { expandComposites } from '../ops/expand.ts';
 import { entryOf, semantics } from '../ops/table.ts';
+import { asParameters } from '../models/constants.ts';
 import { nearest } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
@@ -60,15 +61,17 @@ export function analyse(given: Task): Analysis {
 
 /**
  * The task with only the part of its model that the loss depends on: what leads to other outputs alone need not be
- * supported, and inputs of theirs alone need not be fed.
+ * supported, and inputs of theirs alone need not be fed. Constants of the program that `trainable` names outright are
+ * parameters in it.
  *
  * @throws GhostgradError when the output that is named does not exist
  */
-export function focused<T extends Pick<Task, 'model' | 'loss' | 'output'>>(task: T): T {
-  const { model, loss, output } = task;
+export function focused<T extends Pick<Task, 'model' | 'loss' | 'output' | 'trainable'>>(task: T): T {
+  const { loss, output } = task;
+  const model = asParameters(task.model, task.trainable === 'all' ? [] : task.trainable ?? []);
   const [only, ...others] = model.outputs.map(({ name }) => name);
   const chosen = loss.startsWith('output:') ? loss.slice('output:'.length) : output ?? (others.length === 0 ? only : undefined);
-  return chosen === undefined ? task : { ...task, model: prune(model, [chosen]) };
+  return { ...task, model: chosen === undefined ? model : prune(model, [chosen]) };
 }
 
 interface Proof extends Pick<AtBatchSize, 'typed' | 'graph' | 'loss'> {

@@ -2,6 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import { readModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
 import { upgrade } from '../graph/upgrade.ts';
+import { withLearnedConstants } from '../models/constants.ts';
 import { inFloat32 } from '../models/float32.ts';
 import { buildModel } from '../models/index.ts';
 import type { FloatTensor } from '../tensor/tensor.ts';
@@ -9,10 +10,10 @@ import { type LossName, isLoss } from './loss.ts';
 import { type ModelReference, isModelFile } from './recipe.ts';
 
 /**
- * The model in the form that everything here works on: in terms of the newest operator set and in float32. A model
- * that is so already is given back as it is.
+ * The model in the form that everything here works on: in terms of the newest operator set, in float32, and with its
+ * weights told from its constants. A model that is so already is given back as it is.
  */
-export const prepareModel = (model: Graph): Graph => inFloat32(upgrade(model));
+export const prepareModel = (model: Graph): Graph => withLearnedConstants(inFloat32(upgrade(model)));
 
 /**
  * The model of an ONNX file, prepared ({@link prepareModel}).
