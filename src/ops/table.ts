@@ -11,6 +11,7 @@ import { contraction } from './einsum.ts';
 import { elementwise } from './elementwise.ts';
 import { gathering } from './gathering.ts';
 import { linear } from './linear.ts';
+import { losses } from './losses.ts';
 import { normalization } from './normalization.ts';
 import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
@@ -24,7 +25,7 @@ import { slicing } from './slicing.ts';
 const families = {
   ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
   ...linear, ...convolution, ...pooling, ...normalization,
-  ...resizing, ...contraction,
+  ...resizing, ...losses, ...contraction,
   ...recurrent, ...attention, ...contributed,
 } satisfies Record<string, Operator | Composite>;
 

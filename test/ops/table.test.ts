@@ -7,6 +7,7 @@ import { contraction } from '../../src/ops/einsum.ts';
 import { elementwise } from '../../src/ops/elementwise.ts';
 import { gathering } from '../../src/ops/gathering.ts';
 import { linear } from '../../src/ops/linear.ts';
+import { losses } from '../../src/ops/losses.ts';
 import { normalization } from '../../src/ops/normalization.ts';
 import { pooling } from '../../src/ops/pooling.ts';
 import { recurrent } from '../../src/ops/recurrent.ts';
@@ -25,7 +26,7 @@ describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
       activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
-      reductions, resizing, contraction, shape, slicing,
+      reductions, resizing, losses, contraction, shape, slicing,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });
