@@ -13,7 +13,7 @@ export type Element = number | bigint;
 const isWide = (dtype: DType): boolean => dtype === 'int64' || dtype === 'uint64';
 const isHalf = (dtype: DType): boolean => dtype === 'float16' || dtype === 'bfloat16';
 
-const elements = (t: Tensor): ArrayLike<Element> => t.data;
+export const elements = (t: Tensor): ArrayLike<Element> => t.data;
 
 /** A tensor of `dtype` from elements of any kind, rounded, truncated or wrapped as the typed array does. */
 export function fromElements(dtype: DType, shape: Shape, values: Iterable<Element>): Tensor {
@@ -30,10 +30,10 @@ function convert(v: Element, dtype: DType): Element {
 }
 
 /** Row-major strides. */
-const stridesOf = (shape: Shape): number[] => shape.map((_, i) => sizeOf(shape.slice(i + 1)));
+export const stridesOf = (shape: Shape): number[] => shape.map((_, i) => sizeOf(shape.slice(i + 1)));
 
 /** Every coordinate of a shape in row-major order. The array is reused: read it before going on. */
-function* coordinates(shape: Shape): Iterable<number[]> {
+export function* coordinates(shape: Shape): Iterable<number[]> {
   const at = shape.map(() => 0);
   const count = sizeOf(shape);
   for (let n = 0; n < count; n++) {
@@ -42,7 +42,7 @@ function* coordinates(shape: Shape): Iterable<number[]> {
   }
 }
 
-const flatten = (at: readonly number[], strides: readonly number[]): number =>
+export const flatten = (at: readonly number[], strides: readonly number[]): number =>
   strides.reduce((flat, stride, i) => flat + stride * at[i]!, 0);
 
 /** A tensor of `shape` whose element at each place is the element of `t` at `source(place)`. */
@@ -54,6 +54,9 @@ export function pick(t: Tensor, shape: Shape, source: (at: readonly number[]) =>
   };
   return fromElements(t.dtype, shape, chosen());
 }
+
+/** The element at a place. */
+export const elementAt = (t: Tensor, at: readonly number[]): Element => elements(t)[flatten(at, stridesOf(t.shape))]!;
 
 /** The same elements with another shape. */
 export const withShape = (t: Tensor, shape: Shape): Tensor => tensor(t.dtype, shape, t.data);

@@ -1,16 +1,16 @@
-import { type Attributes, type Node, int, intAttribute, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
-import { type Shape, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
+import { type Node, int, intAttribute, showShape, showType, string } from '../graph/ir.ts';
+import { type Shape, type Tensor, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
 import { sameBatch } from './batch.ts';
 import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, transpose } from './builder.ts';
-import { pick } from './fold.ts';
+import { elementAt, pick } from './fold.ts';
 import { rowsAligned, rowsAndPositions } from './layout.ts';
 import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
 import type {
   BatchContext, BatchResult, GradientContext, GradientRule, OperandContext, Operator, ParameterContext, ParameterUse,
 } from './operator.ts';
-import { axisAttribute, castTo, jointBatch, noGradientFlows, notDifferentiable, requiredIntegers } from './rules.ts';
+import { axisAttribute, castTo, jointBatch, noGradientFlows, requiredIntegers } from './rules.ts';
 
-const sumInto = { reduction: string('add') };
+export const sumInto = { reduction: string('add') };
 
 /** Entries start, start + step, …, `count` of them, along a constant list of indices. */
 interface Run {
@@ -149,7 +149,7 @@ const gather: Operator = {
 };
 
 /** Operands of equal rank, all of which carry the batch in one place other than the axis looked along. */
-function elementsBatch(context: BatchContext): BatchResult {
+export function elementsBatch(context: BatchContext): BatchResult {
   const rank = context.inputs[0]?.shape.length ?? 0;
   const joint = jointBatch(context, rank, false);
   if (joint !== undefined && 'violation' in joint) return joint;
@@ -160,8 +160,8 @@ function elementsBatch(context: BatchContext): BatchResult {
   return [joint];
 }
 
-const zerosLike = (b: GraphBuilder, v: Value): Value => filled(b, 0, b.shape(v), b.type(v).dtype);
-const elementsAxis = ({ b, node, inputs }: GradientContext) =>
+export const zerosLike = (b: GraphBuilder, v: Value): Value => filled(b, 0, b.shape(v), b.type(v).dtype);
+export const elementsAxis = ({ b, node, inputs }: GradientContext) =>
   ({ axis: int(axisAttribute(node, b.shape(inputs[0]!).length, 0)) });
 
 const gatherElements: Operator = {
@@ -180,51 +180,17 @@ const gatherElements: Operator = {
     return [b.op('ScatterElements', [zerosLike(b, inputs[0]!), inputs[1]!, outputGradient(context)],
       { ...elementsAxis(context), ...sumInto })];
   },
-};
-
-const reductionOf = (node: Node): string => stringAttribute(node, 'reduction', 'none');
-
-/** Values that are combined by anything but addition have no gradient. */
-const scatterObstacle: NonNullable<Operator['obstacle']> = ({ node }) => {
-  const reduction = reductionOf(node);
-  return reduction === 'none' || reduction === 'add' ? undefined : notDifferentiable(
-    `reduction "${reduction}" of values written to one place has no gradient (none and add have)`,
-    'write with reduction none or add, or freeze what lies before the node',
-  );
-};
-
-/** Gradients of writing `updates` into data. */
-const scatterGradient = (
-  gatherOp: string, axis: (context: GradientContext) => Attributes,
-): GradientRule => (context) => {
-  const { b, node, inputs, needed } = context;
-  const dY = outputGradient(context);
-  const reduction = reductionOf(node);
-  const [indices, updates] = [inputs[1]!, inputs[2]!];
-  const overwritten = (): Value => b.op(node.op, [dY, indices, zerosLike(b, updates)], axis(context));
-  return [
-    needed[0] === true ? (reduction === 'add' ? dY : overwritten()) : undefined,
-    undefined,
-    needed[2] === true ? b.op(gatherOp, [dY, indices], axis(context)) : undefined,
-  ];
-};
-
-const scatterElements: Operator = {
-  shape: (context) => {
-    const [x, indices, updates] = [operand(context, 0), operand(context, 1), operand(context, 2)];
-    if (x.dtype !== updates.dtype || indices.shape.join() !== updates.shape.join()
-      || indices.shape.length !== x.shape.length) {
-      throw badOperands(context, [x, indices, updates].map(showType).join(', '),
-        'updates of the shape of the indices, of the rank and type of the data');
-    }
-    return [x];
+  fold: ({ node, constants }) => {
+    const [x, indices] = [constants[0]!, constants[1]!];
+    const axis = axisAttribute(node, x.shape.length, 0);
+    return [pick(x, indices.shape, (at) => at.with(axis, fromEnd(Number(elementAt(indices, at)), x.shape[axis]!)))];
   },
-  batch: elementsBatch,
-  gradient: scatterGradient('GatherElements', elementsAxis),
-  obstacle: scatterObstacle,
 };
 
-const depthOf = (indices: Shape): number => indices.at(-1) ?? 0;
+/** An index counted from the front. */
+export const fromEnd = (index: number, size: number): number => (index < 0 ? index + size : index);
+
+export const depthOf = (indices: Shape): number => indices.at(-1) ?? 0;
 const batchDims = (node: Node): number => intAttribute(node, 'batch_dims', 0);
 
 function gatherNDBatch({ node, inputs, batch }: BatchContext): BatchResult {
@@ -243,22 +209,33 @@ function gatherNDBatch({ node, inputs, batch }: BatchContext): BatchResult {
     'make the batch one of the batch_dims, of the data and of the indices');
 }
 
+function gatheredShape(context: OperandContext): Shape {
+  const [x, indices] = [operand(context, 0), operand(context, 1)];
+  const trailing = batchDims(context.node) + depthOf(indices.shape);
+  if (indices.shape.length === 0 || trailing > x.shape.length) {
+    throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`,
+      'places of at most the rank of the data');
+  }
+  return [...indices.shape.slice(0, -1), ...x.shape.slice(trailing)];
+}
+
 const gatherND: Operator = {
-  shape: (context) => {
-    const [x, indices] = [operand(context, 0), operand(context, 1)];
-    const trailing = batchDims(context.node) + depthOf(indices.shape);
-    if (indices.shape.length === 0 || trailing > x.shape.length) {
-      throw badOperands(context, `indices ${showShape(indices.shape)} into ${showShape(x.shape)}`,
-        'places of at most the rank of the data');
-    }
-    return [{ dtype: x.dtype, shape: [...indices.shape.slice(0, -1), ...x.shape.slice(trailing)] }];
-  },
+  shape: (context) => [{ dtype: operand(context, 0).dtype, shape: gatheredShape(context) }],
   batch: gatherNDBatch,
   gradient: (context) => {
     const { b, node, inputs } = context;
     const [x, indices] = [inputs[0]!, inputs[1]!];
     return [b.op('ScatterND', [zerosLike(b, x), wholePlaces(b, indices, batchDims(node)), outputGradient(context)],
       sumInto)];
+  },
+  fold: (context) => {
+    const [x, indices] = [context.constants[0]!, context.constants[1]!];
+    const [shared, rank, depth] = [batchDims(context.node), indices.shape.length - 1, depthOf(indices.shape)];
+    return [pick(x, gatheredShape(context), (at) => [
+      ...at.slice(0, shared),
+      ...Array.from({ length: depth }, (_, i) => fromEnd(Number(elementAt(indices, [...at.slice(0, rank), i])), x.shape[shared + i]!)),
+      ...at.slice(rank),
+    ])];
   },
 };
 
@@ -272,46 +249,18 @@ function wholePlaces(b: GraphBuilder, indices: Value, shared: number): Value {
   return concat(b, [...columns, indices], shape.length);
 }
 
-const scatterND: Operator = {
-  shape: (context) => {
-    const [x, indices, updates] = [operand(context, 0), operand(context, 1), operand(context, 2)];
-    const wanted = [...indices.shape.slice(0, -1), ...x.shape.slice(depthOf(indices.shape))];
-    if (x.dtype !== updates.dtype || updates.shape.join() !== wanted.join()) {
-      throw badOperands(context, `updates ${showType(updates)}`, `${x.dtype}${showShape(wanted)}`);
-    }
-    return [x];
-  },
-  batch: (context): BatchResult => {
-    const { inputs, batch } = context;
-    const [x, indices, updates] = [0, 1, 2].map((i) => inputs[i]?.shape ?? []) as [Shape, Shape, Shape];
-    const indexed = [depthOf(indices), 0, indices.length - 1];
-    const named = batch.find((at, i) => at !== undefined && (i === 1 || at.axis < indexed[i]!));
-    if (named !== undefined) {
-      return violation(named.axis, 'writes to places of the batch that the indices name',
-        'scatter within each example: put the batch behind the axes that are indexed');
-    }
-    // Data and updates end in the same axes.
-    const rank = Math.max(x.length, updates.length);
-    const joint = jointBatch({ ...context, inputs: [inputs[0], undefined, inputs[2]] }, rank, false);
-    if (joint !== undefined && 'violation' in joint) return joint;
-    return [joint && { ...joint, axis: joint.axis - rank + x.length }];
-  },
-  gradient: scatterGradient('GatherND', () => ({})),
-  obstacle: scatterObstacle,
-};
-
 const oneHotAxis = (node: Node, rank: number): number => {
   const axis = intAttribute(node, 'axis', -1);
   return axis < 0 ? axis + rank + 1 : axis;
 };
 
+function oneHotShape(context: OperandContext): Shape {
+  const indices = operand(context, 0).shape;
+  return indices.toSpliced(oneHotAxis(context.node, indices.length), 0, requiredIntegers(context, 1)[0] ?? 0);
+}
+
 const oneHot: Operator = {
-  shape: (context) => {
-    const [indices, values] = [operand(context, 0), operand(context, 2)];
-    const axis = oneHotAxis(context.node, indices.shape.length);
-    const depth = requiredIntegers(context, 1)[0] ?? 0;
-    return [{ dtype: values.dtype, shape: [...indices.shape.slice(0, axis), depth, ...indices.shape.slice(axis)] }];
-  },
+  shape: (context) => [{ dtype: operand(context, 2).dtype, shape: oneHotShape(context) }],
   batch: ({ node, inputs, batch }) => {
     const [at, , values] = batch;
     if (values !== undefined) {
@@ -320,10 +269,18 @@ const oneHot: Operator = {
     return [at && { ...at, axis: at.axis + (oneHotAxis(node, inputs[0]?.shape.length ?? 0) <= at.axis ? 1 : 0) }];
   },
   gradient: noGradientFlows,
+  fold: (context) => {
+    const [indices, , values] = context.constants as [Tensor, Tensor, Tensor];
+    const shape = oneHotShape(context);
+    const axis = oneHotAxis(context.node, indices.shape.length);
+    return [pick(values, shape, (at) => {
+      const index = Math.trunc(Number(elementAt(indices, at.toSpliced(axis, 1))));
+      return [Number(fromEnd(index, shape[axis]!) === at[axis])];
+    })];
+  },
 };
 
-/** Looking values up by integers, and writing them there. */
+/** Looking values up by integers. */
 export const gathering = {
-  Gather: gather, GatherElements: gatherElements, GatherND: gatherND,
-  ScatterElements: scatterElements, ScatterND: scatterND, OneHot: oneHot,
+  Gather: gather, GatherElements: gatherElements, GatherND: gatherND, OneHot: oneHot,
 } satisfies Record<string, Operator>;

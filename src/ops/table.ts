@@ -19,13 +19,14 @@ import { recurrent } from './recurrent.ts';
 import { reductions } from './reductions.ts';
 import { refusalOf } from './refusals.ts';
 import { resizing } from './resize.ts';
+import { scattering } from './scatter.ts';
 import { shape } from './shape.ts';
 import { slicing } from './slicing.ts';
 
 const families = {
   ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
   ...linear, ...convolution, ...pooling, ...normalization,
-  ...resizing, ...losses, ...contraction,
+  ...resizing, ...scattering, ...losses, ...contraction,
   ...recurrent, ...attention, ...contributed,
 } satisfies Record<string, Operator | Composite>;
 

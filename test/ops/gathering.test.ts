@@ -4,17 +4,18 @@ import { int, string } from '../../src/graph/ir.ts';
 import type { BatchAxis } from '../../src/ops/batch.ts';
 import { graphBuilder } from '../../src/ops/builder.ts';
 import { type gathering, scatterAlong } from '../../src/ops/gathering.ts';
+import type { scattering } from '../../src/ops/scatter.ts';
 import { operatorOf, semantics } from '../../src/ops/table.ts';
 import { type Shape, type Tensor, float32, int64, sizeOf, tensor, toNumbers } from '../../src/tensor/tensor.ts';
 import { batchPlace, list, operandAt, refusal, says, withRows } from '../support/batched.ts';
-import { checkFold, checkGradient } from '../support/gradient-check.ts';
+import { checkFold, checkGradient, gradientOf } from '../support/gradient-check.ts';
 import {
-  type Operand, type Sample, build, constantOperand, floatOperand, gradientContext, gradients, withSession,
+  type Operand, type Sample, build, constantOperand, floatOperand, gradientContext, withSession,
 } from '../support/operator-sample.ts';
 import { type OperatorCase, describeOperators, dimensions } from '../support/operator-suite.ts';
 import { checkParameterUse } from '../support/parameter-check.ts';
 
-type Name = keyof typeof gathering;
+type Name = keyof typeof gathering | keyof typeof scattering;
 
 const indices = (shape: Shape, size: number, fromBack = true): fc.Arbitrary<Tensor> =>
   list(sizeOf(shape), fromBack ? -size : 0, size - 1).map((values) => int64(values, shape));
@@ -98,12 +99,27 @@ const scatterND = (reduction: string): fc.Arbitrary<Sample> => fc.record({
       ({ op: 'ScatterND', inputs: [x, constantOperand(places), u], attributes: { reduction: string(reduction) } }));
 }));
 
+const reductions = ['none', 'add', 'mul', 'max', 'min'];
+
+/** For extrema: values of the data and the updates that finite differences leave in their order. */
+const apart = (samples: fc.Arbitrary<Sample>): fc.Arbitrary<Sample> => samples.map((sample) => {
+  const [x, indices, updates] = sample.inputs as [Operand, Operand, Operand];
+  const ranked = (t: Tensor, offset: number): Tensor => {
+    const order = toNumbers(t).map((v, i) => ({ v, i })).sort((a, b) => a.v - b.v).map(({ i }) => i);
+    return float32(order.map((_, i) => order.indexOf(i) * 0.5 + offset - order.length / 4), t.shape);
+  };
+  const shift = (sizeOf(x.value.shape) - sizeOf(updates.value.shape)) / 4;
+  return { ...sample, inputs: [{ ...x, value: ranked(x.value, 0) }, indices, { ...updates, value: ranked(updates.value, 0.25 - shift) }] };
+});
+const forReduction = (make: (reduction: string) => fc.Arbitrary<Sample>): fc.Arbitrary<Sample> =>
+  fc.oneof(...reductions.map((r) => (r.startsWith('m') && r !== 'mul' ? apart(make(r)) : make(r))));
+
 const cases: Readonly<Record<Name, OperatorCase>> = {
   Gather: { samples: gathers, parameters: [0] },
   GatherElements: { samples: elements('GatherElements') },
-  ScatterElements: { samples: fc.oneof(elements('ScatterElements'), elements('ScatterElements', 'add')) },
+  ScatterElements: { samples: forReduction((r) => elements('ScatterElements', r)) },
   GatherND: { samples: gatherND },
-  ScatterND: { samples: fc.oneof(scatterND('none'), scatterND('add')) },
+  ScatterND: { samples: forReduction(scatterND) },
   OneHot: {
     samples: dimensions({ min: 1, max: 3 })
       .chain((shape) => fc.tuple(placeIn(shape), fc.integer({ min: -shape.length - 1, max: shape.length }))
@@ -220,13 +236,16 @@ describe('scattering and the batch', () => {
       .toMatchObject(refusal(/to every example/));
   });
 
-  it('has no gradient where written values are multiplied or compared', () => {
-    const sample: Sample = {
-      op: 'ScatterElements', attributes: { reduction: string('mul') },
-        inputs: [{ value: float32([1, 2]) }, { value: int64([0]) }, { value: float32([3]) }],
-    };
-    const built = build(sample);
-    expect(() => gradients(built, gradientContext(built, sample, [0, 2]))).toThrow(/reduction "mul".* has no gradient/);
+  it('gives the gradient of products with zeros, and shares that of ties', async () => {
+    const dY = float32([1, 2, 4]);
+    const sample = (reduction: string, updates: number[]): Sample => ({
+      op: 'ScatterElements', attributes: { reduction: string(reduction) },
+      inputs: [{ value: float32([3, 5, 7]) }, { value: int64([1, 1, 2]) }, { value: float32(updates) }],
+    });
+    expect(await gradientOf(sample('mul', [0, 2, 3]), dY)).toEqual([[1, 0, 12], [20, 0, 28]]);
+    expect(await gradientOf(sample('mul', [0, 0, 3]), dY)).toEqual([[1, 0, 12], [0, 0, 28]]);
+    expect(await gradientOf(sample('max', [5, 5, 9]), float32([1, 3, 4]))).toEqual([[1, 1, 0], [1, 1, 4]]);
+    expect(await gradientOf(sample('min', [6, 2, 7]), dY)).toEqual([[1, 0, 2], [0, 2, 2]]);
   });
 });
 
@@ -244,6 +263,19 @@ describe('shape rules', () => {
 });
 
 describe('folding', () => {
+  it('of the others is what ONNX Runtime computes', async () => {
+    const x = int64(Array.from({ length: 12 }, (_, i) => i), [2, 3, 2]);
+    const fold = (op: string, inputs: Tensor[], attributes = {}) => checkFold({ op, inputs: inputs.map(constantOperand), attributes });
+    await fold('GatherElements', [x, int64([0, -1, 1, 0], [1, 2, 2])], { axis: int(1) });
+    await fold('GatherND', [x, int64([1, -1, 0, 2], [2, 2])]);
+    await fold('GatherND', [x, int64([1, -1], [2, 1])], { batch_dims: int(1) });
+    for (const reduction of ['none', 'add']) {
+      await fold('ScatterElements', [x, int64([2, 0], [1, 1, 2]), int64([50, 60], [1, 1, 2])], { axis: int(1), reduction: string(reduction) });
+      await fold('ScatterND', [x, int64([1, -2, 0, 0], [2, 2]), int64([1, 2, 3, 4], [2, 2])], { reduction: string(reduction) });
+    }
+    await fold('OneHot', [int64([0, -1, 5, 2], [2, 2]), int64([3], []), int64([4, 9])], { axis: int(1) });
+  });
+
   it('of Gather is what ONNX Runtime computes', async () => {
     const x = int64([0, 1, 2, 3, 4, 5], [2, 3]);
     await fc.assert(fc.asyncProperty(fc.constantFrom(0, 1, -1), fc.constantFrom<number[]>([], [2], [1, 3]), fc.nat(),

@@ -14,6 +14,7 @@ import { recurrent } from '../../src/ops/recurrent.ts';
 import { reductions } from '../../src/ops/reductions.ts';
 import { refusalOf } from '../../src/ops/refusals.ts';
 import { resizing } from '../../src/ops/resize.ts';
+import { scattering } from '../../src/ops/scatter.ts';
 import { shape } from '../../src/ops/shape.ts';
 import { slicing } from '../../src/ops/slicing.ts';
 import { hasOperator, operatorOf, operators, semantics } from '../../src/ops/table.ts';
@@ -26,7 +27,7 @@ describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
       activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
-      reductions, resizing, losses, contraction, shape, slicing,
+      reductions, resizing, scattering, losses, contraction, shape, slicing,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });
