@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { contractionOf } from '../src/clipping/contraction.ts';
+import { contractionOf } from '../src/clipping/uses.ts';
 import { clipWeights, defaultRho, safeNorm } from '../src/clipping/norm.ts';
 import { graphBuilder } from '../src/ops/builder.ts';
 import type { ParameterUse } from '../src/ops/operator.ts';

@@ -3,7 +3,7 @@ import { type BatchAxis, rowsOf } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { fixedValue } from '../ops/composite.ts';
 import { operatorOf } from '../ops/table.ts';
-import { type Tensor, sameShape, sizeOf } from '../tensor/tensor.ts';
+import { type Tensor, isFloat, sameShape, sizeOf } from '../tensor/tensor.ts';
 
 export interface Violation {
   /** Name of the node that lets examples mix. */
@@ -34,13 +34,18 @@ export const proofBatchSizes = [1009, 1013] as const;
 export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAxis>): BatchTrace {
   const batch = new Map<Value, BatchAxis>(inputs);
   const mixed = new Set<Value>();
+  const [first] = inputs;
+  const rows = first === undefined ? 0 : rowsOf(graph.types.get(first[0])?.shape ?? [], first[1]);
   const violations: Violation[] = [];
   for (const node of graph.nodes) {
     if (node.inputs.some((v) => mixed.has(v))) {
       node.outputs.forEach((o) => mixed.add(o));
       continue;
     }
-    if (!node.inputs.some((v) => batch.has(v))) continue;
+    if (!node.inputs.some((v) => batch.has(v))) {
+      spread(graph, node, batch, rows);
+      continue;
+    }
     const result = operatorOf(node).batch({
       node,
       inputs: node.inputs.map((v) => graph.types.get(v)),
@@ -61,12 +66,26 @@ export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAx
   return { batch, violations };
 }
 
+/**
+ * A value that only parameters make may have equal rows for all the batch (a class token). No data is in it, so that
+ * its rows depend on no example; as rows of the batch, each gives its example's share of the parameter's gradient.
+ */
+function spread(graph: TypedGraph, node: Node, batch: Map<Value, BatchAxis>, rows: number): void {
+  const [output = ''] = node.outputs;
+  if (rows === 0 || !isFloat(graph.types.get(output)?.dtype ?? 'bool')) return;
+  const at = operatorOf(node).spread?.({
+    node, rows, outputs: outputTypes(graph, node),
+    inputs: node.inputs.map((v) => graph.types.get(v)), constants: node.inputs.map((v) => fixedValue(graph, v)),
+  });
+  if (at !== undefined) batch.set(output, at);
+}
+
 function outputTypes(graph: TypedGraph, node: Node) {
   return node.outputs.map((v) => graph.types.get(v) ?? { dtype: 'float32' as const, shape: [] });
 }
 
 /** Operands that say nothing but how large the output is: comparing outputs compares them. */
-const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Slice:2']);
+const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Tile:1', 'Slice:2']);
 
 /**
  * Lists where two specialisations of one model, at different batch sizes, do not compute the same of an example: where
@@ -84,7 +103,7 @@ export function sizeDependence(
     return rowsOf(a, at) === rows(one) && rowsOf(b, at) === rows(other) && sameShape(a.with(at.axis, 0), b.with(at.axis, 0));
   };
   const depends = (node: Node): boolean => {
-    const meetsData = node.inputs.some((v) => batch.has(v));
+    const meetsData = [...node.inputs, ...node.outputs].some((v) => batch.has(v));
     return !node.outputs.every(fits) || node.inputs.some((v, i) => {
       const constant = one.initializers.get(v);
       // Only what was computed at compile time, a literal, can have come from the batch size.

@@ -17,8 +17,10 @@ export interface Obstacle {
 
 /** Which part of a graph gradients flow through. */
 export interface GradientPath {
-  /** Values that depend on a trainable parameter (parameters excluded) and that the loss depends on. */
+  /** Values that depend on data and on a trainable parameter, and that the loss depends on. */
   readonly active: ReadonlySet<Value>;
+  /** Values computed from trainable parameters alone, before they meet the data, that the loss depends on. */
+  readonly derived: ReadonlySet<Value>;
   /** Trainable parameters that the loss depends on. */
   readonly parameters: ReadonlySet<Value>;
   readonly obstacles: readonly Obstacle[];
@@ -56,29 +58,24 @@ export function gradientPath(
     if (stopped !== undefined || operator.gradient === noGradientFlows) continue;
     node.inputs.filter((v) => isFloat(graph.types.get(v)?.dtype ?? 'bool')).forEach((v) => reaches.add(v));
   }
+  const onPath = [...dependent].filter((v) => reaches.has(v));
   return {
-    active: new Set([...dependent].filter((v) => reaches.has(v))),
+    active: new Set(onPath.filter((v) => batch.has(v))),
+    derived: new Set(onPath.filter((v) => !batch.has(v))),
     parameters: new Set([...parameters].filter((v) => reaches.has(v))),
     obstacles: obstacles.reverse(),
   };
 }
 
-/** Parameters that a node takes in a place, or by a way, for which it has no per-example rule. */
+/** Parameters that meet the data at a node which has no per-example rule for them. */
 function parameterObstacles(
   node: Node, parameters: ReadonlySet<Value>, dependent: ReadonlySet<Value>, batch: ReadonlyMap<Value, BatchAxis>,
 ): { reason: string; fix: string }[] {
-  return node.inputs.flatMap((v) => {
-    if (parameters.has(v) && operatorOf(node).parameter === undefined) {
-      return [{ reason: `takes the trainable parameter "${v}" and has no per-example gradient rule`, fix: `freeze "${v}"` }];
-    }
-    if (dependent.has(v) && !batch.has(v)) {
-      return [{
-        reason: `uses "${v}", which is computed from a trainable parameter before it meets the data`,
-        fix: 'fold that computation into the parameter, or freeze the parameter',
-      }];
-    }
-    return [];
-  });
+  if (!node.outputs.some((o) => batch.has(o)) || operatorOf(node).parameter !== undefined) return [];
+  return node.inputs.filter((v) => !batch.has(v) && (parameters.has(v) || dependent.has(v))).map((v) => ({
+    reason: `takes the trainable ${parameters.has(v) ? 'parameter' : 'value'} "${v}" and has no per-example gradient rule`,
+    fix: `freeze ${parameters.has(v) ? `"${v}"` : 'the parameters behind it'}`,
+  }));
 }
 
 /** A parameter use and the node that makes it. */
@@ -90,7 +87,7 @@ export interface UseSite {
 }
 
 export interface Backward {
-  /** Each trainable parameter's uses, in the order met going backward. */
+  /** The uses of each trainable parameter, and of each value derived from some, in the order met going backward. */
   readonly uses: ReadonlyMap<Value, readonly UseSite[]>;
 }
 
@@ -146,7 +143,7 @@ export function reverse(
   backpropagate(b, graph.nodes, seeds, (v) => path.active.has(v), (context, { parameter }) => {
     const { node, needed } = context;
     node.inputs.forEach((v, index) => {
-      if (!path.parameters.has(v) || parameter === undefined) return;
+      if (parameter === undefined || !(path.parameters.has(v) || path.derived.has(v))) return;
       const use = parameter({
         ...context, index,
         inputBatch: node.inputs.map((x) => batch.get(x)),

@@ -1,4 +1,5 @@
-import { type ContractionSize, gramBound } from './contraction.ts';
+import type { ContractionSize } from './contraction.ts';
+import { gramBound } from './gram.ts';
 
 /** How a step gets norms and clipped sums. */
 export type Mode =
@@ -30,8 +31,13 @@ export interface Costs {
 const operationsPerMove = 16;
 
 /** The complexity model: T positions, d inputs, p outputs (Bu et al. 2022, §3 and Table 2, with memory traffic). */
-export function costsOf({ T, d, p, groups, gramDepth, gramTerms, unfolded }: ContractionSize): Costs {
+export function costsOf({ T, d, p, groups, gramDepth, gramTerms, unfolded, picked }: ContractionSize): Costs {
   const gradient = (d / groups) * p;
+  if (picked === true) {
+    const rows = T * p * operationsPerMove;
+    const table = gradient * operationsPerMove;
+    return { ghost: 4 * rows, instantiate: 2 * (rows + table), product: 4 * rows, weighted: table };
+  }
   const formed = 2 * T * gradient;
   const move = operationsPerMove;
   // A convolution's patches are written and read.
@@ -68,14 +74,15 @@ export const isTwoPass = (mode: Mode): boolean =>
   mode === 'ghost' || mode === 'mixed-ghost' || mode === 'fast-gradient-clipping';
 
 /** The paper's rule (Bu et al. 2022, §4): ghost norms where they take less space. */
-export const ghostTakesLessSpace = ({ T, d, p, groups }: ContractionSize): boolean => 2 * T * T * groups <= (p * d) / groups;
+export const ghostTakesLessSpace = ({ T, d, p, groups, picked }: ContractionSize): boolean =>
+  (picked === true ? T * p : 2 * T * T * groups) <= (p * d) / groups;
 
 /**
  * Whether the rounding allowance of the ghost norm could shrink ordinary gradients noticeably: for positions whose
  * gradients do not align, the allowance is about γ·T of the squared norm. The line is drawn at 1 % of the norm.
  */
-export function allowanceBites({ T, p, groups, gramDepth, gramTerms }: ContractionSize): boolean {
-  return T > 1 && gramBound({ T, groups }, (gramDepth + p) / groups + gramTerms) * T > 0.02;
+export function allowanceBites({ T, p, groups, gramDepth, gramTerms, picked }: ContractionSize): boolean {
+  return T > 1 && picked !== true && gramBound({ T, groups }, (gramDepth + p) / groups + gramTerms) * T > 0.02;
 }
 
 /** Chooses norm and sum for one parameter's use. */

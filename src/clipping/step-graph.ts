@@ -5,10 +5,12 @@ import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale } f
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import { type Contraction, type NormParts, type Weights, contractionOf, squaredLength } from './contraction.ts';
+import type { Contraction, NormParts, Weights } from './contraction.ts';
+import { type Part, partsOf } from './parts.ts';
 import { type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
 import { dataLast } from './schedule.ts';
 import { type LayerPlan, type Mode, isTwoPass, planLayer } from './plan.ts';
+import { squaredLength, sum } from './unit.ts';
 
 export interface StepOptions {
   readonly mode: Mode;
@@ -31,7 +33,7 @@ export interface StepSource {
   readonly loss: Value;
 }
 
-/** One parameter of the step: how it is used and what was decided. */
+/** A parameter of the step, or a part of one: how it is used and what was decided. */
 export interface StepLayer {
   readonly parameter: string;
   readonly sites: readonly UseSite[];
@@ -54,7 +56,7 @@ export interface StepGraph {
   /**
    * Inputs: the parameters, the batch, `rowMask` [rows] bool and (private modes) `threshold` []. Outputs: `sum(p)` for
    * each parameter, `losses` [units]; in private modes `norms` [units]; with diagnostics `weights` [units] and
-   * `squaredNorms` [units, parameters].
+   * `squaredNorms` [units, layers].
    */
   readonly graph: TypedGraph;
   readonly layers: readonly StepLayer[];
@@ -76,7 +78,7 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const first = pass(seed);
   const losses = [stepNames.losses, unitLosses(b, source.loss, rowMask, units)] as const;
   if (!isPrivate) {
-    return finish(b, first, units, rows, [...first.map((layer) => sumOutput(layer, undefined)), losses]);
+    return finish(b, first, units, rows, [...sumOutputs(b, first, undefined), losses]);
   }
 
   const threshold = b.input(stepNames.threshold, { dtype: 'float32', shape: [] });
@@ -91,7 +93,7 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   // ONNX Runtime visits the outputs from the last emitted to the first. Once the norms are known, the first layers'
   // sums come first: they are small, and free the largest activations before the last layers' large sums are formed.
   const inOrder = isTwoPass(options.mode) ? summed : [...summed].reverse();
-  const outputs = [...inOrder.map((layer) => sumOutput(layer, clipped)), losses, [stepNames.norms, norm.computed] as const];
+  const outputs = [...sumOutputs(b, inOrder, clipped), losses, [stepNames.norms, norm.computed] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, clipped.weights]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
@@ -109,23 +111,22 @@ function ordinaryData(b: GraphBuilder, source: StepSource, rowMask: Value, units
     b.op('Less', [squaredLength(b, value, units), b.scalar(Infinity)]));
 }
 
-interface Layer extends StepLayer {
-  readonly does: Contraction;
-}
+interface Layer extends StepLayer, Part {}
 
 function backwardPass(
   b: GraphBuilder, source: StepSource, options: StepOptions, units: number, rowMask: Value, seed: Value,
 ): Layer[] {
   const { uses } = reverse(b, source.graph, new Map([[source.loss, seed]]), source.path, source.batch);
   const guarded = options.mode !== 'non-private';
-  return [...source.path.parameters].flatMap((parameter) => {
-    const sites = uses.get(parameter);
-    if (sites === undefined) return [];
-    const present = sites.map(({ use }) => (guarded && options.rowsPerUnit > 1 ? maskRows(b, use, rowMask) : use));
-    const does = contractionOf(b, present, b.shape(parameter), units, guarded);
-    const offers = { size: does.size, ghost: does.ghost !== undefined, product: does.product !== undefined };
-    return [{ parameter, sites, does, contraction: does.size, plan: planLayer(options.mode, offers) }];
-  });
+  const present = new Map([...uses].map(([value, sites]) => [value, sites.map((site) => (
+    guarded && options.rowsPerUnit > 1 ? { ...site, use: maskRows(b, site.use, rowMask) } : site
+  ))]));
+  const parts = partsOf({ b, graph: source.graph, path: source.path, uses: present, units, guarded });
+  return [...parts].flatMap(([parameter, all]) => all.map((part) => {
+    const { size, ghost, product } = part.does;
+    const offers = { size, ghost: ghost !== undefined, product: product !== undefined };
+    return { ...part, parameter, contraction: size, plan: planLayer(options.mode, offers) };
+  }));
 }
 
 /** Seeds of the second pass: those of the units that are kept. */
@@ -162,9 +163,14 @@ function normOf(b: GraphBuilder, { does, plan }: Layer): NormParts {
   return { ...parts, error: plan.sum === 'product' && does.product !== undefined ? scale(b, error, 2) : error };
 }
 
-function sumOutput({ parameter, does, plan }: Layer, weights: Weights | undefined): readonly [string, Value] {
-  const value = plan.sum === 'product' && does.product !== undefined ? does.product(weights) : does.weightedSum(weights);
-  return [stepNames.sum(parameter), value];
+/** The summed gradient of each parameter, its parts added up. */
+function sumOutputs(b: GraphBuilder, layers: readonly Layer[], weights: Weights | undefined): (readonly [string, Value])[] {
+  const parts = new Map<string, Value[]>();
+  for (const { parameter, does, plan, place } of layers) {
+    const value = plan.sum === 'product' && does.product !== undefined ? does.product(weights) : does.weightedSum(weights);
+    parts.set(parameter, [...(parts.get(parameter) ?? []), place(value)]);
+  }
+  return [...parts].map(([parameter, values]) => [stepNames.sum(parameter), sum(b, values)]);
 }
 
 function finish(

@@ -221,6 +221,7 @@ const cast: Operator = {
   },
   batch: rowwise,
   gradient: castGradient,
+  view: ({ inputs, outputs, view }) => [inputs[0]?.dtype === outputs[0]?.dtype ? view : undefined],
   fold: (context) => foldCast(dtypeOf(intAttribute(context.node, 'to', 1)))(context),
 };
 
@@ -246,6 +247,7 @@ const dropout: Operator = {
     return [x, { dtype: 'bool', shape: x.shape }];
   },
   batch: rowwise,
+  view: ({ view }) => [view],
   gradient: ({ outputGradients }) => [outputGradients[0]],
 };
 
@@ -277,5 +279,5 @@ export const elementwise = {
   Cast: cast,
   CastLike: castLike,
   Dropout: dropout,
-  Identity: { ...unary((_, dY) => dY), fold: ({ constants }) => constants },
+  Identity: { ...unary((_, dY) => dY), view: ({ view }) => [view], fold: ({ constants }) => constants },
 } satisfies Record<string, Operator>;

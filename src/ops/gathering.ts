@@ -6,9 +6,10 @@ import { elementAt, pick } from './fold.ts';
 import { rowsAligned, rowsAndPositions } from './layout.ts';
 import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
 import type {
-  BatchContext, BatchResult, GradientContext, GradientRule, OperandContext, Operator, ParameterContext, ParameterUse,
+  BatchContext, BatchResult, GradientContext, GradientRule, OperandContext, Operator, ParameterContext, ParameterUse, ViewContext,
 } from './operator.ts';
 import { axisAttribute, castTo, jointBatch, noGradientFlows, requiredIntegers } from './rules.ts';
+import { type View, reshapedView, slicedView } from './view.ts';
 
 export const sumInto = { reduction: string('add') };
 
@@ -129,12 +130,25 @@ function gatherUse(context: ParameterContext): ParameterUse {
   return { kind: 'opaque', perExample: reshape(b, perExample, [rows, ...table]) };
 }
 
+/** Constant indices a step apart, as positions are, take a slice. */
+function gatherView(context: ViewContext): readonly (View | undefined)[] {
+  const { node, constants, outputs, view } = context;
+  const indices = constants[1];
+  if (indices === undefined) return [undefined];
+  const axis = axisAttribute(node, view.shape.length, 0);
+  const runs = runsOf(toNumbers(indices).map((i) => (i < 0 ? i + view.shape[axis]! : i)));
+  const [run] = runs;
+  if (run === undefined || runs.length > 1 || (run.count > 1 && run.step === 0)) return [undefined];
+  return [reshapedView(slicedView(view, axis, run.start, run.step, run.count), outputs[0]?.shape ?? [])];
+}
+
 const gather: Operator = {
   learned: [0],
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: gatherShape(context) }],
   batch: gatherBatch,
   gradient: gatherGradient,
   parameter: gatherUse,
+  view: gatherView,
   fold: (context) => {
     const [x, indices] = [context.constants[0]!, context.constants[1]!];
     const axis = axisAttribute(context.node, x.shape.length, 0);

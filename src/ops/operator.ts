@@ -2,6 +2,7 @@ import type { Node } from '../graph/ir.ts';
 import type { Shape, Tensor, TensorType } from '../tensor/tensor.ts';
 import type { BatchAxis } from './batch.ts';
 import type { GraphBuilder, Value } from './builder.ts';
+import type { View } from './view.ts';
 
 /** What a shape rule, a folding rule or a batch rule may look at. */
 export interface OperandContext {
@@ -15,6 +16,17 @@ export interface OperandContext {
 /** What a folding rule works with: the values of all the inputs. */
 export interface FoldContext extends Omit<OperandContext, 'constants'> {
   readonly constants: readonly Tensor[];
+}
+
+export interface ViewContext extends OperandContext {
+  readonly outputs: readonly TensorType[];
+  readonly view: View;
+}
+
+export interface SpreadContext extends OperandContext {
+  readonly outputs: readonly TensorType[];
+  /** The number of rows of the batch. */
+  readonly rows: number;
 }
 
 export interface BatchContext extends OperandContext {
@@ -139,6 +151,16 @@ export interface Operator {
   readonly learned?: readonly number[];
   /** Inputs that hold learned weights where they have one number for each channel, and else mostly constants. */
   readonly learnedByChannel?: readonly number[];
+  /**
+   * How the outputs look at a parameter that input 0 looks at by `view`, where nothing is computed: each element of an
+   * output is an element of the input, and no two are the same. Without it the values count as computed.
+   */
+  readonly view?: (context: ViewContext) => readonly (View | undefined)[];
+  /**
+   * Where the first output has a row for each of the batch although no input has one: every row is the same, made by
+   * repeating an input that has a single one. Its rows are told apart from then on, as those of the batch are.
+   */
+  readonly spread?: (context: SpreadContext) => BatchAxis | undefined;
   /** Inputs that are statistics or settings and never trained, e.g. BatchNormalization's running mean. */
   readonly untrained?: readonly number[];
   /** Computes the outputs from constants; for the integer arithmetic of shapes. */

@@ -7,12 +7,16 @@ import {
 import type { BatchAxis } from './batch.ts';
 import { reduceSum, reshape, sumTo, transpose } from './builder.ts';
 import { expandTo, fromElements, pick, withShape } from './fold.ts';
-import { badOperands, operand, outputGradient, violation } from './operands.ts';
-import type { BatchContext, BatchResult, OperandContext, Operator } from './operator.ts';
+import { rowsAligned } from './layout.ts';
+import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
+import type {
+  BatchContext, BatchResult, OperandContext, Operator, ParameterContext, ParameterUse, SpreadContext,
+} from './operator.ts';
 import {
   alongAxes, broadcastShapes, builtIntegers, fromFront, integers, noGradientFlows, requiredIntegers,
   unknownOperand, withoutBatch,
 } from './rules.ts';
+import { reshapedView, transposedView } from './view.ts';
 
 /**
  * Where a row-major reshape takes the batch. With P elements' worth of axes before the batch and S after it, the new
@@ -51,6 +55,7 @@ const reshaping = (shapeOf: (context: OperandContext) => Shape): Operator => ({
   },
   batch: reshapedBatch,
   gradient: (context) => [reshape(context.b, outputGradient(context), context.b.shape(context.inputs[0]!))],
+  view: ({ outputs, view }) => [reshapedView(view, outputs[0]?.shape ?? [])],
   fold: (context) => [withShape(context.constants[0]!, shapeOf(context))],
 });
 
@@ -108,6 +113,7 @@ const transposition: Operator = {
     const perm = permutationOf(context.node, context.b.shape(context.inputs[0]!).length);
     return [transpose(context.b, outputGradient(context), perm.map((_, axis) => perm.indexOf(axis)))];
   },
+  view: ({ node, view }) => [transposedView(view, permutationOf(node, view.shape.length))],
   fold: ({ node, constants }) => {
     const x = constants[0]!;
     const perm = permutationOf(node, x.shape.length);
@@ -123,6 +129,18 @@ function expandedShape(context: OperandContext): Shape {
   throw badOperands(context, `${showShape(x.shape)} into ${showShape(target)}`, 'shapes that broadcast together');
 }
 
+/** The axis along which an input of one row is repeated for every row of the batch. */
+function spreadAxis({ inputs, outputs, rows }: SpreadContext): BatchAxis | undefined {
+  const [from, to] = [inputs[0]?.shape ?? [], outputs[0]?.shape ?? []];
+  const axis = to.findIndex((n, i) => n % rows === 0 && n > 0 && (from[i - to.length + from.length] ?? 1) === 1);
+  return axis < 0 ? undefined : { axis, before: 1, after: to[axis]! / rows };
+}
+
+/** A parameter repeated for every row: a class token, a learned query. */
+const spreadUse = (context: ParameterContext): ParameterUse => ({
+  kind: 'broadcast', gradient: rowsAligned(context.b, outputGradient(context), batchOf(context, context.outputBatch[0])),
+});
+
 const expand: Operator = {
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: expandedShape(context) }],
   batch: ({ inputs, batch, outputs }) => {
@@ -130,6 +148,10 @@ const expand: Operator = {
     return [at && { ...at, axis: at.axis + (outputs[0]?.shape.length ?? 0) - (inputs[0]?.shape.length ?? 0) }];
   },
   gradient: (context) => [sumTo(context.b, outputGradient(context), context.b.shape(context.inputs[0]!))],
+  parameter: spreadUse,
+  spread: spreadAxis,
+  // Axes of size 1 put in front repeat nothing.
+  view: ({ outputs, view }) => [reshapedView(view, outputs[0]?.shape ?? [])],
   fold: (context) => [expandTo(context.constants[0]!, expandedShape(context))],
 };
 
@@ -157,6 +179,9 @@ const tile: Operator = {
     const split = reshape(b, outputGradient(context), shape.flatMap((n, i) => [repeats[i]!, n]));
     return [reduceSum(b, split, shape.map((_, i) => 2 * i))];
   },
+  parameter: spreadUse,
+  // Where only single entries are repeated, it broadcasts as Expand does.
+  spread: (context) => (repeatsOf(context).every((n, i) => n === 1 || context.inputs[0]?.shape[i] === 1) ? spreadAxis(context) : undefined),
   fold: (context) => {
     const x = context.constants[0]!;
     return [pick(x, tiledShape(context), (at) => at.map((n, i) => n % x.shape[i]!))];

@@ -8,6 +8,7 @@ import type { BatchContext, BatchResult, OperandContext, Operator } from './oper
 import {
   alongAxes, axisAttribute, builtIntegers, fromFront, integers, jointBatch, refuseAlong, requiredIntegers,
 } from './rules.ts';
+import { slicedView } from './view.ts';
 
 const concatenation: Operator = {
   shape: (context) => {
@@ -73,6 +74,15 @@ const split: Operator = {
     const axis = axisAttribute(node, shape.length, 0);
     return [concat(b, pieces(node, builtIntegers(context, 1), shape[axis]!).map((size, i) =>
       outputGradients[i] ?? filled(b, 0, shape.map((n, k) => (k === axis ? size : n)), dtype)), axis)];
+  },
+  view: ({ node, outputs, view }) => {
+    const axis = axisAttribute(node, view.shape.length, 0);
+    let end = 0;
+    return outputs.map(({ shape }) => {
+      const start = end;
+      end += shape[axis]!;
+      return slicedView(view, axis, start, 1, shape[axis]!);
+    });
   },
   fold: ({ node, inputs, constants }) => {
     const x = constants[0]!;
@@ -153,6 +163,7 @@ const slice_: Operator = {
       .map(({ axis }) => axis),
     'takes a part of', 'slice the features or time only',
   ),
+  view: (context) => [contextCuts(context).reduce((v, { axis, start, step, count }) => slicedView(v, axis, start, step, count), context.view)],
   gradient: (context) => {
     const { b, node, inputs } = context;
     const shape = b.shape(inputs[0]!);

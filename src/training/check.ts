@@ -102,8 +102,10 @@ async function runCheck(
       ? outputs(stepNames.sum(name)) : new Float32Array(sizeOf(model.initializers.get(name)?.shape ?? [])));
     return {
       losses: Array.from(together(stepNames.losses)),
-      norms: new Map(layers.map(({ parameter }, column) => [parameter, expected.losses.map((_, i) =>
-        Math.sqrt(Math.max(0, squared[i * layers.length + column]!)))])),
+      // A parameter's norm is that of its parts.
+      norms: new Map(layers.map(({ parameter }) => [parameter, expected.losses.map((_, i) => Math.sqrt(layers.reduce(
+        (sum, layer, column) => sum + (layer.parameter === parameter ? Math.max(0, squared[i * layers.length + column]!) : 0), 0,
+      )))])),
       sum: (name) => sumOf(together, name),
       gradient: (name, example) => sumOf(alone[example]!, name),
     };

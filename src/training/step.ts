@@ -80,7 +80,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const stepOf = (units: number): StepGraph =>
     compileTask(analysis, units * rowsPerUnit, { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit });
   const steps = { full: stepOf(microBatch), small: stepOf(small) };
-  const names = steps.full.layers.map(({ parameter }) => parameter);
+  const names = [...new Set(steps.full.layers.map(({ parameter }) => parameter))];
   const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads });
   const sessions: Lane[] = await Promise.all(Array.from({ length: lanes }, async () => ({
     full: await open(steps.full.graph), small: await open(steps.small.graph),

@@ -1,0 +1,87 @@
+import { int, ints } from '../graph/ir.ts';
+import { type Value, concat, matmul, reduceSum, reshape, scale, slice, transpose } from '../ops/builder.ts';
+import type { ConvolutionGeometry } from '../ops/operator.ts';
+import { sameShape, sizeOf } from '../tensor/tensor.ts';
+import type { Context, Contraction, Use, Weights } from './contraction.ts';
+import { gramNorm } from './gram.ts';
+import { patchGram, shiftedRows, unfold } from './unfold.ts';
+import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, weigh, weightedSum } from './unit.ts';
+
+/** A convolution is an outer product over its output positions, of patches with output gradients, in each group. */
+export function convolution(c: Context, use: Use<'convolution'>): Contraction {
+  const { b, units, parameterShape } = c;
+  const { geometry } = use;
+  const { groups } = geometry;
+  const [n, channels, ...spatial] = b.shape(use.input) as [number, number, ...number[]];
+  const [, p, ...out] = b.shape(use.outputGradient) as [number, number, ...number[]];
+  const images = n / units;
+  const positions = sizeOf(out);
+  const T = images * positions;
+  const d = channels * sizeOf(geometry.kernel);
+  const input = () => finiteOnly(c, use.input);
+
+  /** [U·images, groups·k, positions] as [U·groups, k, images·positions]. */
+  const byGroup = (x: Value): Value => {
+    const [, k, at] = b.shape(x) as [number, number, number];
+    const split = reshape(b, x, [units, images, groups, k / groups, at]);
+    return reshape(b, transpose(b, split, [0, 2, 3, 1, 4]), [units * groups, k / groups, images * at]);
+  };
+  const selected = T <= d / groups;
+  const gradients = (x: Value) => byGroup(reshape(b, x, [n, p, positions]));
+  const outputGradient = () => (selected ? finiteOnly(c, use.outputGradient) : use.outputGradient);
+  const perExample = () => (channels === groups
+    ? depthwiseGradients(c, input(), outputGradient(), geometry)
+    : reshape(
+      b, matmul(b, gradients(outputGradient()), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }),
+      [units, ...parameterShape],
+    ));
+  const gram = (x: Value) => matmul(b, x, x, { transposeX: true });
+  // With longer steps there are more pixels than patches, and the patches' own Gram matrix is the cheaper one.
+  const fromPixels = geometry.strides.every((stride) => stride === 1);
+  const gramDepth = fromPixels ? channels : d;
+  const gramTerms = fromPixels ? sizeOf(geometry.kernel) : 1;
+  return {
+    size: { T, d, p, groups, gramDepth, gramTerms, unfolded: sizeOf(geometry.kernel) > 1 },
+    ghost: () => gramNorm(c, {
+      gramA: fromPixels
+        ? patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out)
+        : gram(byGroup(unfold(b, input(), geometry, out))),
+      gramB: gram(gradients(use.outputGradient)),
+      groups, depth: (gramDepth + p) / groups + gramTerms, rawSquares: markedSquares(c, use.input),
+    }),
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
+    // A pixel lies in at most ∏kernel patches.
+    instantiated: () => instantiatedNorm(c, perExample(), scale(
+      b, instantiationError(c, T, use.input, use.outputGradient), Math.sqrt(sizeOf(geometry.kernel)),
+    )),
+    ...(groups === 1 && {
+      product: (weights: Weights | undefined) => {
+        const weighed = weigh(c, use.outputGradient, weights);
+        const order = [0, ...out.map((_, i) => i + 2), 1];
+        const rows = reshape(b, transpose(b, weighed, order), [n * positions, p]);
+        const parts = shiftedRows(b, input(), geometry, out).map((patch) =>
+          reshape(b, matmul(b, rows, patch, { transposeX: true }), [p, channels, 1]));
+        return reshape(b, concat(b, parts, 2), parameterShape);
+      },
+    }),
+  };
+}
+
+/**
+ * Per-example gradients of a convolution with one input channel to a group: one convolution of all images, in which
+ * each image's channels are groups of their own and its output gradients are the kernels. Nothing is unfolded.
+ */
+function depthwiseGradients(c: Context, x: Value, dY: Value, { kernel, strides, dilations, pads }: ConvolutionGeometry): Value {
+  const { b, units, parameterShape } = c;
+  const [n, channels, ...spatial] = b.shape(x) as [number, number, ...number[]];
+  const [, p, ...out] = b.shape(dY) as [number, number, ...number[]];
+  const found = b.op('Conv', [reshape(b, x, [1, n * channels, ...spatial]), reshape(b, dY, [n * p, 1, ...out])], {
+    kernel_shape: ints(out), strides: ints(dilations), dilations: ints(strides), pads: ints(pads), group: int(n * channels),
+  });
+  // Longer steps may leave room for more offsets than the kernel has.
+  const axes = kernel.map((_, i) => i + 2);
+  const kept = sameShape(b.shape(found).slice(2), kernel) ? found : slice(b, found, axes, kernel.map(() => 0), kernel);
+  return reshape(b, reduceSum(b, reshape(b, kept, [units, n / units, ...parameterShape]), [1]), [units, ...parameterShape]);
+}
+

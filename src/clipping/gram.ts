@@ -1,0 +1,56 @@
+import { type GraphBuilder, type Value, mul, reduceSum, reshape, scale, slice } from '../ops/builder.ts';
+import { sizeOf } from '../tensor/tensor.ts';
+import type { Context, ContractionSize, NormParts } from './contraction.ts';
+import { gamma, smallestNormal } from './rounding.ts';
+
+/** T as a product of two factors as alike as can be; [T] where it has none. */
+function split(T: number): number[] {
+  for (let factor = Math.floor(Math.sqrt(T)); factor > 1; factor--) if (T % factor === 0) return [T / factor, factor];
+  return [T];
+}
+
+/** Sums a unit's elements, laid out as `factors`, one factor at a time: as many roundings as the factors' sum. */
+function stagedSum(b: GraphBuilder, x: Value, units: number, factors: readonly number[]): Value {
+  const summed = factors.filter((factor) => factor > 1).reduceRight((value, factor) => {
+    const rest = sizeOf(b.shape(value)) / (units * factor);
+    return reduceSum(b, reshape(b, value, [units, rest, factor]), [2]);
+  }, x);
+  return reshape(b, summed, [units]);
+}
+
+/** γ of a ghost norm whose Gram entries took `depth` roundings each. */
+export const gramBound = ({ T, groups }: Pick<ContractionSize, 'T' | 'groups'>, depth: number): number =>
+  gamma(depth + 2 * split(T).reduce((sum, factor) => sum + factor, 0) + groups + 16);
+
+export interface Grams {
+  /** [U·groups, T, T] */
+  readonly gramA: Value;
+  readonly gramB: Value;
+  readonly groups: number;
+  /** Roundings that went into an entry of either. */
+  readonly depth: number;
+  /** [U] squared length of the input, infinite for the units whose input is not ordinary. */
+  readonly rawSquares: Value;
+}
+
+/**
+ * Σ_{s,t} A_{st}·B_{st} and a rigorous allowance for its rounding. An entry of a Gram matrix is wrong by at most
+ * γ·‖a_s‖‖a_t‖, so the sum is wrong by at most γ·(Σ_s ‖a_s‖‖b_s‖)², and those lengths stand on the diagonals.
+ */
+export function gramNorm(c: Context, { gramA, gramB, groups, depth, rawSquares }: Grams): NormParts {
+  const { b, units } = c;
+  const T = b.shape(gramA)[1]!;
+  const bound = gramBound({ T, groups }, depth);
+  const squared = stagedSum(b, mul(b, gramA, gramB), units, [groups, ...split(T), ...split(T)]);
+  // What products may have lost by underflow counts as if the diagonal were this much larger.
+  const floor = (depth * smallestNormal) / bound;
+  const diagonal = (gram: Value) => b.op('Add', [
+    slice(b, reshape(b, gram, [units * groups, T * T]), [1], [0], [T * T], [T + 1]), b.scalar(floor),
+  ]);
+  const lengths = b.op('Sqrt', [mul(b, diagonal(gramA), diagonal(gramB))]);
+  const total = reduceSum(b, reshape(b, lengths, [units, groups * T]), [1]);
+  const allowance = scale(b, mul(b, total, total), bound * 1.01);
+  // Adding 0·finite changes nothing; an input that was removed makes the allowance NaN, which drops the unit.
+  return { squared, allowance: b.op('Add', [allowance, scale(b, rawSquares, 0)]) };
+}
+

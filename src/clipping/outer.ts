@@ -1,0 +1,62 @@
+import { type GraphBuilder, type Value, matmul, mul, reshape, scale } from '../ops/builder.ts';
+import { sizeOf } from '../tensor/tensor.ts';
+import type { Context, Contraction, NormParts, Use } from './contraction.ts';
+import { gramNorm } from './gram.ts';
+import { gamma, smallestNormal } from './rounding.ts';
+import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, squaresError, weigh, weightedSum } from './unit.ts';
+
+/** Σ_t inputᵀ·outputGradient. */
+export function outer(c: Context, use: Use<'outer'>): Contraction {
+  const { b, units, parameterShape } = c;
+  const rows = (x: Value) => reshape(b, x, [units, sizeOf(b.shape(x)) / (units * b.shape(x).at(-1)!), b.shape(x).at(-1)!]);
+  const raw = rows(use.input);
+  const gradient = rows(use.outputGradient);
+  const [, T, d] = b.shape(raw) as [number, number, number];
+  const p = b.shape(gradient)[2]!;
+  const alpha = use.scale ?? 1;
+  const product = (x: Value, y: Value) => (use.transposed
+    ? matmul(b, y, x, { transposeX: true, alpha })
+    : matmul(b, x, y, { transposeX: true, alpha }));
+  // A scale above 1 could make products of selected operands overflow after all.
+  const selected = T <= d && Math.abs(alpha) <= 1;
+  const perExample = () => reshape(
+    b, product(finiteOnly(c, raw), selected ? finiteOnly(c, gradient) : gradient), [units, ...parameterShape],
+  );
+  return {
+    size: { T, d, p, groups: 1, gramDepth: d, gramTerms: 1, unfolded: false },
+    ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient) : gramNorm(c, {
+      gramA: matmul(b, finiteOnly(c, raw), finiteOnly(c, raw), { transposeY: true }),
+      gramB: matmul(b, gradient, gradient, { transposeY: true }),
+      groups: 1, depth: d + p, rawSquares: markedSquares(c, raw),
+    })),
+    perExample,
+    weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
+    instantiated: () => instantiatedNorm(
+      c, perExample(), scale(b, instantiationError(c, T, raw, gradient), Math.abs(alpha)),
+    ),
+    product: (weights) => reshape(b, product(
+      reshape(b, finiteOnly(c, raw), [units * T, d]), reshape(b, weigh(c, gradient, weights), [units * T, p]),
+    ), parameterShape),
+  };
+}
+
+/** ‖a‖²·‖b‖² for one position. What either square may have lost by underflow counts as if it were that much larger. */
+function rankOneNorm(c: Context, a: Value, bb: Value): NormParts {
+  const { b } = c;
+  const [aa, bbSquared] = [markedSquares(c, a), markedSquares(c, bb)];
+  const lost = (x: Value): Value => b.scalar((sizeOf(b.shape(x)) / c.units) * smallestNormal);
+  const squared = mul(b, aa, bbSquared);
+  const underflow = b.op('Sum', [mul(b, aa, lost(bb)), mul(b, bbSquared, lost(a)), b.scalar(2 * smallestNormal)]);
+  const rounding = scale(b, squared, squaresError(c, a) + squaresError(c, bb) + gamma(8));
+  return { squared, allowance: b.op('Add', [rounding, scale(b, underflow, 1.01)]) };
+}
+
+function scaled(b: GraphBuilder, alpha: number, { squared, error, allowance }: NormParts): NormParts {
+  if (alpha === 1) return { squared, ...(error && { error }), ...(allowance && { allowance }) };
+  return {
+    squared: scale(b, squared, alpha ** 2),
+    ...(error && { error: scale(b, error, Math.abs(alpha)) }),
+    ...(allowance && { allowance: scale(b, allowance, alpha ** 2) }),
+  };
+}
+

@@ -1,0 +1,89 @@
+import { type GraphBuilder, type Value, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, where } from '../ops/builder.ts';
+import { type Shape, sizeOf } from '../tensor/tensor.ts';
+import type { Context, NormParts, Weights } from './contraction.ts';
+import { gamma, largestSquare } from './rounding.ts';
+
+/**
+ * Squared length of each unit's part of x, [U], summed in two stages: a single sum of millions of squares in float32
+ * would be wrong in the fourth digit, and its bound useless.
+ */
+export function squaredLength(b: GraphBuilder, x: Value, units: number): Value {
+  const [outer, inner] = stages(b.shape(x), units);
+  if (outer === 1) return reduceSumSquare(b, reshape(b, x, [units, inner]), [1]);
+  return reduceSum(b, reduceSumSquare(b, reshape(b, x, [units, outer, inner]), [2]), [1]);
+}
+
+export const squares = ({ b, units }: Context, x: Value): Value => squaredLength(b, x, units);
+
+/** How {@link squaredLength} splits a unit's elements: the axes are cut where both parts are most alike. */
+function stages(shape: Shape, units: number): [number, number] {
+  const total = sizeOf(shape) / units;
+  if (total <= 1024) return [1, total];
+  const cuts = shape.map((_, i) => sizeOf(shape.slice(i))).filter((inner) => total % inner === 0 && inner <= total);
+  const inner = cuts.reduce((best, n) => (Math.max(n, total / n) < Math.max(best, total / best) ? n : best), total);
+  return [total / inner, inner];
+}
+
+/** Relative error of {@link squaredLength}. */
+export const squaresError = (c: Context, x: Value): number => {
+  const [outer, inner] = stages(c.b.shape(x), c.units);
+  return gamma(outer + inner + 2);
+};
+
+/** The norm of gradients formed for each unit, each entry of which is wrong as `error` says. */
+export function instantiatedNorm(c: Context, perExample: Value, error: Value | undefined): NormParts {
+  const squared = squares(c, perExample);
+  return { squared, allowance: scale(c.b, squared, squaresError(c, perExample)), ...(error && { error }) };
+}
+
+/** Units whose part of x has an ordinary squared length, [U] bool. */
+export const isOrdinary = (c: Context, x: Value): Value => c.b.op('Less', [squares(c, x), c.b.scalar(largestSquare)]);
+
+/** x with the units removed whose squared length is not an ordinary number: selected, never multiplied. */
+export const finiteOnly = (c: Context, x: Value): Value => (c.guarded ? select(c, isOrdinary(c, x), x) : x);
+
+/** Squared lengths, infinite where {@link finiteOnly} removes the unit: what a norm is made of must show it. */
+export const markedSquares = (c: Context, x: Value): Value =>
+  where(c.b, isOrdinary(c, x), squares(c, x), c.b.scalar(Infinity));
+
+/** x with the units for which `keep` [U] is false set to zero. Units are the outer factor of axis 0. */
+export function select({ b, units }: Context, keep: Value, x: Value): Value {
+  const shape = b.shape(x);
+  const flat = reshape(b, x, [units, sizeOf(shape) / units]);
+  return reshape(b, where(b, reshape(b, keep, [units, 1]), flat, b.scalar(0)), shape);
+}
+
+/** weight·x, dropped units selected away. */
+export function weigh(c: Context, x: Value, weights: Weights | undefined): Value {
+  if (weights === undefined) return x;
+  const { b, units } = c;
+  const kept = select(c, weights.valid, x);
+  const flat = reshape(b, kept, [units, sizeOf(b.shape(x)) / units]);
+  return reshape(b, mul(b, flat, reshape(b, weights.weights, [units, 1])), b.shape(x));
+}
+
+/**
+ * weights · gradients, as one vector–matrix product. `finite` gradients need no selection: their operands were
+ * selected, and are so bounded that no sum of products overflows.
+ */
+export function weightedSum(c: Context, perExample: Value, finite: boolean, weights: Weights | undefined): Value {
+  const { b, units, parameterShape } = c;
+  if (weights === undefined) return reduceSum(b, perExample, [0]);
+  const kept = finite ? perExample : select(c, weights.valid, perExample);
+  const sums = matmul(b, reshape(b, weights.weights, [1, units]), reshape(b, kept, [units, sizeOf(parameterShape)]));
+  return reshape(b, sums, parameterShape);
+}
+
+/** Bound on the error of the norm of sums over T positions: γ·Σ_t|x_t| ≤ γ·√T·‖x‖. */
+export const summationError = (c: Context, T: number, x: Value): Value =>
+  scale(c.b, c.b.op('Sqrt', [squares(c, x)]), gamma(T) * Math.sqrt(T) * 1.01);
+
+/** Bound on the error of the norm of a gradient summed over `terms` products of a and b: γ·‖a‖·‖b‖. */
+export function instantiationError(c: Context, terms: number, a: Value, bb: Value): Value {
+  const { b } = c;
+  const lengths = mul(b, b.op('Sqrt', [markedSquares(c, a)]), b.op('Sqrt', [markedSquares(c, bb)]));
+  return scale(b, lengths, gamma(terms + 8) * 1.01);
+}
+
+/** The sum of some values of one shape. */
+export const sum = (b: GraphBuilder, xs: readonly Value[]): Value => (xs.length === 1 ? xs[0]! : b.op('Sum', xs));
