@@ -5,7 +5,7 @@ import { type ModelName, buildModel } from '../models/index.ts';
 import { graphBuilder, matmul } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { analyse, compileTask, requireTrainable } from '../training/compile.ts';
-import { stepArithmetic } from '../training/explain.ts';
+import { stepArithmetic } from '../training/arithmetic.ts';
 
 /** What one child process measures: a model's step in one mode, or a plain matrix product. */
 export type BenchJob =
@@ -25,5 +25,5 @@ export function benchGraph(job: BenchJob): { graph: TypedGraph; flops: number } 
   const step = compileTask(analysis, job.batchSize, {
     mode: job.mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1,
   });
-  return { graph: step.graph, flops: stepArithmetic(step.layers, job.batchSize).nonPrivate };
+  return { graph: step.graph, flops: stepArithmetic(step.layers, job.batchSize, 'non-private').nonPrivate };
 }

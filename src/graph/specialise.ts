@@ -30,6 +30,32 @@ export function specialise(
   shapes: Readonly<Record<string, Shape>>,
   semantics: OperatorSemantics,
 ): TypedGraph {
+  const { graph: typed, failures } = specialisePart(graph, shapes, semantics);
+  const [failure] = failures;
+  if (failure !== undefined) throw failure.error;
+  const outputs = graph.outputs.map(({ name, ...declared }) => ({ name, ...(typed.types.get(name) ?? declared) }));
+  return prune({ ...typed, outputs });
+}
+
+/** As much of a graph as {@link specialisePart} could specialise. */
+export interface SpecialisedPart {
+  /** The nodes whose types are known. Its outputs are the values that the graph outputs or that the other nodes use. */
+  readonly graph: TypedGraph;
+  /** The first nodes whose types cannot be inferred, and why; nodes that depend on them are not judged. */
+  readonly failures: readonly { readonly node: Node; readonly error: unknown }[];
+}
+
+/**
+ * {@link specialise} that goes on where the types of a node cannot be inferred, so that everything that stands in the
+ * way can be told at once.
+ *
+ * @throws GhostgradError when the shapes of inputs contradict the declared ones or one another
+ */
+export function specialisePart(
+  graph: Graph,
+  shapes: Readonly<Record<string, Shape>>,
+  semantics: OperatorSemantics,
+): SpecialisedPart {
   const inputs = concreteInputs(graph, shapes);
   const types = new Map<string, TensorType>(inputs.map(({ name, dtype, shape }) => [name, { dtype, shape }]));
   const initializers = new Map(graph.initializers);
@@ -41,21 +67,26 @@ export function specialise(
   };
 
   const nodes: Node[] = [];
+  const failures: { node: Node; error: unknown }[] = [];
+  const frontier = new Set<string>();
   // What leads to no output need not be supported.
   for (const node of prune(graph).nodes) {
     const operands = node.inputs.map((name) => (name === '' ? undefined : types.get(name)));
-    const inferred = semantics.infer(
-      node,
-      operands,
-      node.inputs.map((name) => initializers.get(name)),
-    );
-    const outputs = node.outputs.map((name, i) => ({ name, type: inferred[i] })).filter(({ name }) => name !== '');
-    for (const { name, type } of outputs) {
-      if (type === undefined) {
-        throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${name}"` });
-      }
-      types.set(name, type);
+    let inferred: readonly TensorType[];
+    try {
+      const isJudged = node.inputs.every((name) => name === '' || types.has(name));
+      inferred = isJudged ? outputTypes(node, operands, node.inputs.map((name) => initializers.get(name)), semantics) : [];
+    } catch (error) {
+      failures.push({ node, error });
+      inferred = [];
     }
+    if (inferred.length === 0) {
+      node.inputs.forEach((name) => frontier.add(name));
+      continue;
+    }
+    node.outputs.forEach((name, i) => {
+      if (name !== '') types.set(name, inferred[i]!);
+    });
     const modest = inferred.every(({ shape }) => sizeOf(shape) <= maximumFolded);
     const folded = modest ? semantics.fold(node, operands, node.inputs.map(foldable)) : undefined;
     if (folded === undefined) {
@@ -70,8 +101,24 @@ export function specialise(
     });
   }
 
-  const outputs = graph.outputs.map(({ name, ...declared }) => ({ name, ...(types.get(name) ?? declared) }));
-  return prune({ ...graph, inputs, outputs, nodes, initializers, literals, types });
+  graph.outputs.forEach(({ name }) => frontier.add(name));
+  const outputs = [...frontier].flatMap((name) => {
+    const type = types.get(name);
+    return type === undefined ? [] : [{ name, ...type }];
+  });
+  return { graph: { ...graph, inputs, outputs, nodes, initializers, literals, types }, failures };
+}
+
+function outputTypes(
+  node: Node,
+  operands: readonly (TensorType | undefined)[],
+  constants: readonly (Tensor | undefined)[],
+  semantics: OperatorSemantics,
+): readonly TensorType[] {
+  const inferred = semantics.infer(node, operands, constants);
+  const extra = node.outputs.find((name, i) => name !== '' && inferred[i] === undefined);
+  if (extra === undefined) return inferred;
+  throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${extra}"` });
 }
 
 type ConcreteInput = ValueInfo & TensorType;

@@ -43,22 +43,29 @@ const isKnown = (key: string): key is OperatorName => Object.hasOwn(operators, k
 
 export const hasOperator = (node: Named): boolean => isKnown(keyOf(node));
 
+/** Why the table has no entry for a node's operator; undefined where it has one. */
+export function missingOf(node: Named): NoGradient | undefined {
+  const key = keyOf(node);
+  return isKnown(key) ? undefined : refusalOf(key) ?? unknownOperator(key, node);
+}
+
+const standardDomains = ['', 'ai.onnx', 'ai.onnx.ml', 'com.microsoft'];
+
+function unknownOperator(key: string, { domain }: Named): NoGradient {
+  const near = nearest(key, Object.keys(operators));
+  const origin = standardDomains.includes(domain) ? '' : `; the operators of "${domain}" are known to its makers alone`;
+  return {
+    reason: `it is not in the table of operators${near === undefined ? '' : ` (the nearest name there is ${near})`}${origin}`,
+    fix: 'replace the operator by supported ones before export, or add an entry for it under src/ops/',
+  };
+}
+
 /** The entry of a node's operator. Throws GhostgradError when the table has none. */
 export function entryOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator | Composite {
   const key = keyOf(node);
   if (isKnown(key)) return operators[key];
-  const refused = refusalOf(key);
-  if (refused !== undefined) {
-    throw new GhostgradError({ what: `unsupported operator ${key}: ${refused.reason}`, where: showNode(node), found: key, fix: refused.fix });
-  }
-  const near = nearest(key, Object.keys(operators));
-  throw new GhostgradError({
-    what: `unsupported operator ${key}`,
-    where: showNode(node),
-    found: key,
-    expected: `an operator of the table${near === undefined ? '' : `; the nearest name there is ${near}`}`,
-    fix: 'replace the operator by supported ones before export, or add an entry for it under src/ops/',
-  });
+  const { reason, fix } = missingOf(node) ?? {};
+  throw new GhostgradError({ what: `unsupported operator ${key}: ${reason}`, where: showNode(node), found: key, fix });
 }
 
 /** Why no gradient flows back through a node; undefined where its operator's gradient rule holds. */

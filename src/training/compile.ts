@@ -8,7 +8,7 @@ import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { expandComposites } from '../ops/expand.ts';
-import { entryOf, semantics } from '../ops/table.ts';
+import { entryOf, hasOperator, semantics } from '../ops/table.ts';
 import { asParameters } from '../models/constants.ts';
 import { nearest } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
@@ -176,8 +176,8 @@ export function atBatchSize(task: Task, rows: number): AtBatchSize {
 }
 
 /** Float initializers (not literals) that match, less those that an operator keeps as statistics. */
-function trainableParameters(graph: TypedGraph, trainable: 'all' | readonly string[]): Set<Value> {
-  const untrained = new Set(graph.nodes.flatMap((node) => (entryOf(node).untrained ?? []).map((i) => node.inputs[i] ?? '')));
+export function trainableParameters(graph: Graph, trainable: 'all' | readonly string[]): Set<Value> {
+  const untrained = new Set(graph.nodes.flatMap((node) => (hasOperator(node) ? entryOf(node).untrained ?? [] : []).map((i) => node.inputs[i] ?? '')));
   const parameters = [...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
     && graph.literals?.has(name) !== true && !untrained.has(name)).map(([name]) => name);
   return new Set(trainable === 'all' ? parameters : trainable.flatMap((pattern) => matching(pattern, parameters)));

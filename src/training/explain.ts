@@ -1,12 +1,18 @@
-import type { Mode } from '../clipping/plan.ts';
 import { defaultRho } from '../clipping/norm.ts';
+import type { Mode } from '../clipping/plan.ts';
 import type { StepLayer } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
-import { hasOperator } from '../ops/table.ts';
-import { sizeOf } from '../tensor/tensor.ts';
-import { type Analysis, type Task, analyse, atBatchSize, compileTask, focused } from './compile.ts';
+import type { Graph } from '../graph/ir.ts';
+import { prune } from '../graph/prune.ts';
+import { sameBatch } from '../ops/batch.ts';
+import { type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
+import { normArithmetic, stepArithmetic, sumArithmetic } from './arithmetic.ts';
+import { type Analysis, type Task, analyse, atBatchSize, compileTask } from './compile.ts';
+import type { LossName } from './loss.ts';
+import { survey } from './survey.ts';
 
 export interface ExplainedLayer {
+  /** The node that uses the parameter; where there are several, the first met going backward. */
   readonly name: string;
   readonly parameter: string;
   readonly operator: string;
@@ -15,6 +21,8 @@ export interface ExplainedLayer {
   readonly d: number;
   readonly p: number;
   readonly groups: number;
+  /** How many nodes use the parameter. */
+  readonly uses: number;
   /** How the per-example norm is got. */
   readonly norm: string;
   readonly reason: string;
@@ -26,16 +34,39 @@ export interface ExplainedLayer {
   readonly costs: { readonly ghost: number; readonly instantiate: number };
 }
 
+/** A node whose output carries the batch elsewhere than its inputs do. */
+export interface BatchMove {
+  readonly node: string;
+  readonly operator: string;
+  readonly axis: number;
+  /** The factors of that axis in front of and behind the batch; 1 and 1 where the axis is the batch alone. */
+  readonly before: number;
+  readonly after: number;
+}
+
 export interface Explanation {
   readonly parameters: { readonly total: number; readonly trainable: number };
+  /** What the loss is, and what it is taken of; chosen to fit the output where not given. */
+  readonly loss: { readonly name: LossName; readonly output: string };
   readonly layers: readonly ExplainedLayer[];
-  readonly plan: { readonly mode: Mode; readonly liveBytes: number; readonly extraFlopShare: number };
+  readonly plan: {
+    readonly mode: Mode;
+    readonly batchSize: number;
+    readonly liveBytes: number;
+    /** Arithmetic that privacy adds, relative to that of the non-private step. */
+    readonly extraFlopShare: number;
+  };
   readonly unsupported: readonly { readonly node: string; readonly operator: string; readonly reason: string; readonly fix: string }[];
+  /** Whether it is proved that examples do not mix; false also where that cannot be judged. */
   readonly batchIndependent: boolean;
+  /** Where the batch leaves the axis that it came in; everywhere else it stays where it is. */
+  readonly batchMoves: readonly BatchMove[];
   readonly violations: readonly { readonly node: string; readonly axis: number; readonly reason: string; readonly fix: string }[];
 }
 
-export interface ExplainOptions extends Task {
+export interface ExplainOptions extends Omit<Task, 'loss'> {
+  /** By default one that fits the output. */
+  readonly loss?: LossName | undefined;
   /** Physical batch size that bytes and operations are told for; default 32. */
   readonly batchSize?: number | undefined;
   readonly mode?: Mode | undefined;
@@ -46,38 +77,71 @@ export interface ExplainOptions extends Task {
  * are reported, not thrown; a file that makes no sense at all still throws GhostgradError.
  */
 export function explain(options: ExplainOptions): Explanation {
-  const { model } = options;
-  const total = [...model.initializers].filter(([name, t]) => t.dtype === 'float32' && model.literals?.has(name) !== true)
-    .reduce((sum, [, t]) => sum + sizeOf(t.shape), 0);
-  const unknown = focused(options).model.nodes.filter((node) => !hasOperator(node)).map((node) => ({
-    node: node.name, operator: node.op, reason: 'no entry for this operator', fix: 'replace it by supported operators before export',
-  }));
-  const mode = options.mode ?? 'book-keeping';
-  const nothing = { parameters: { total, trainable: 0 }, layers: [], plan: { mode, liveBytes: 0, extraFlopShare: 0 } };
-  if (unknown.length > 0) return { ...nothing, unsupported: unknown, batchIndependent: false, violations: [] };
-
-  const analysis = analyse(options);
+  const { mode = 'book-keeping', batchSize = 32 } = options;
+  if (!Number.isInteger(batchSize) || batchSize < 1) {
+    throw new GhostgradError({ what: 'not a batch size', where: '--batch-size', found: String(batchSize), expected: 'a whole number of at least 1', fix: 'for example --batch-size 32' });
+  }
+  const output = options.output ?? lossOutput(options.loss) ?? likelyOutput(options.model);
+  const model = prune(options.model, [output]);
+  const seen = survey(model, options);
+  const loss = options.loss ?? likelyLoss(model, seen.typed.types.get(output));
   const facts = {
+    parameters: { total: sizeOfParameters(options.model), trainable: 0 },
+    loss: { name: loss, output }, layers: [], plan: { mode, batchSize, liveBytes: 0, extraFlopShare: 0 },
+  };
+  if (seen.unsupported.length > 0) {
+    return { ...facts, unsupported: seen.unsupported, batchIndependent: false, batchMoves: [], violations: seen.violations };
+  }
+
+  const analysis = analyse({ ...options, model, output, loss });
+  const found = {
     unsupported: analysis.obstacles,
     batchIndependent: analysis.violations.length === 0,
+    batchMoves: movesOf(analysis),
     violations: analysis.violations.map(({ node, axis, reason, fix }) => ({ node, axis, reason, fix })),
   };
-  if (analysis.violations.length > 0 || analysis.obstacles.length > 0 || analysis.parameters.length === 0) return { ...nothing, ...facts };
-  return { ...planned(analysis, options, mode, total), ...facts };
+  const stops = analysis.violations.length + analysis.obstacles.length > 0 || analysis.parameters.length === 0;
+  return { ...facts, ...found, ...(stops ? {} : planned(analysis, batchSize, mode, facts.parameters.total)) };
 }
 
-function planned(analysis: Analysis, options: ExplainOptions, mode: Mode, total: number) {
-  const batch = options.batchSize ?? 32;
-  if (!Number.isInteger(batch) || batch < 1) {
-    throw new GhostgradError({ what: 'not a batch size', where: '--batch-size', found: String(batch), expected: 'a whole number of at least 1', fix: 'for example --batch-size 32' });
-  }
-  const step = compileTask(analysis, batch, {
+const lossOutput = (loss: LossName | undefined): string | undefined =>
+  (loss?.startsWith('output:') === true ? loss.slice('output:'.length) : undefined);
+
+/** The first output that a loss can be taken of. */
+function likelyOutput({ outputs, name }: Graph): string {
+  const [first] = [...outputs.filter(({ dtype }) => isFloat(dtype)), ...outputs];
+  if (first !== undefined) return first.name;
+  throw new GhostgradError({ what: 'the model has no output', where: `graph "${name}"`, fix: 'export the model with what it computes as its output' });
+}
+
+/** The loss that a model with such an output is likely to be trained with. */
+function likelyLoss({ inputs }: Graph, output: TensorType | undefined): LossName {
+  const shape = output?.shape ?? [];
+  if (output === undefined || (shape.length === 2 && shape[1]! > 1)) return 'cross-entropy';
+  const readsTokens = inputs.some(({ dtype }) => !isFloat(dtype));
+  return shape.length === 3 && shape[1]! > 1 && readsTokens ? 'causal-lm' : 'mse';
+}
+
+const sizeOfParameters = ({ initializers, literals }: Graph): number =>
+  [...initializers].filter(([name, t]) => t.dtype === 'float32' && literals?.has(name) !== true)
+    .reduce((sum, [, t]) => sum + sizeOf(t.shape), 0);
+
+function movesOf({ proof, batch }: Analysis): BatchMove[] {
+  return proof.nodes.flatMap(({ name, op, inputs, outputs }) => {
+    const before = inputs.flatMap((v) => batch.get(v) ?? []);
+    const moved = outputs.flatMap((v) => batch.get(v) ?? []).find((at) => !before.some((was) => sameBatch(was, at)));
+    return moved === undefined ? [] : [{ node: name, operator: op, ...moved }];
+  });
+}
+
+function planned(analysis: Analysis, batchSize: number, mode: Mode, total: number): Pick<Explanation, 'parameters' | 'layers' | 'plan'> {
+  const step = compileTask(analysis, batchSize, {
     mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1,
   });
-  const { graph } = atBatchSize(analysis.task, batch);
+  const { graph } = atBatchSize(analysis.task, batchSize);
   const trainable = analysis.parameters.reduce((sum, name) => sum + sizeOf(graph.types.get(name)!.shape), 0);
-  const layers = step.layers.map((layer) => explainLayer(layer, batch));
-  const arithmetic = stepArithmetic(step.layers, batch);
+  const layers = step.layers.map((layer) => explainLayer(layer, batchSize, mode));
+  const arithmetic = stepArithmetic(step.layers, batchSize, mode);
   // Activations and output gradients are kept until the norms are known.
   const activations = [...graph.types].filter(([name]) => analysis.batch.has(name)).reduce((sum, [, t]) => sum + 4 * sizeOf(t.shape), 0);
   return {
@@ -85,46 +149,24 @@ function planned(analysis: Analysis, options: ExplainOptions, mode: Mode, total:
     layers,
     plan: {
       mode,
+      batchSize,
       liveBytes: 2 * activations + 2 * 4 * trainable + Math.max(0, ...layers.map((l) => l.bytes)),
-      extraFlopShare: arithmetic.extra / arithmetic.nonPrivate,
+      extraFlopShare: arithmetic.nonPrivate === 0 ? 0 : arithmetic.extra / arithmetic.nonPrivate,
     },
   };
 }
 
-function explainLayer({ parameter, sites, contraction, plan }: StepLayer, batch: number): ExplainedLayer {
+function explainLayer(layer: StepLayer, batch: number, mode: Mode): ExplainedLayer {
+  const { parameter, sites, contraction, plan } = layer;
   const { T, d, p, groups } = contraction;
   const [site] = sites;
   const norm = plan.norm ?? 'none';
   const elements = norm === 'ghost' ? (T === 1 ? 1 : 2 * groups * T * T) : norm === 'instantiate' ? (d / groups) * p : 0;
   return {
     name: site?.node.name ?? parameter, parameter, operator: site?.node.op ?? '', kind: site?.use.kind ?? '',
-    T, d, p, groups, norm, reason: plan.reason,
+    T, d, p, groups, uses: sites.length, norm, reason: plan.reason,
     bytes: 4 * batch * elements,
-    flops: batch * (normArithmetic(contraction, norm) + (plan.sum === 'product' ? 2 * T * (d / groups) * p : 2 * (d / groups) * p)),
+    flops: batch * (normArithmetic(layer) + sumArithmetic(layer, mode)),
     costs: { ghost: plan.costs.ghost, instantiate: plan.costs.instantiate },
   };
-}
-
-function normArithmetic({ T, d, p, groups, gramDepth }: StepLayer['contraction'], norm: string): number {
-  if (norm === 'ghost') return T === 1 ? 2 * (d + p) : 2 * T * T * (gramDepth + p + groups);
-  return norm === 'instantiate' ? 2 * T * (d / groups) * p + 2 * (d / groups) * p : 0;
-}
-
-/**
- * Arithmetic of the non-private step (forward, input gradients, weight gradients: a product of 2·T·d·p each) and what
- * the plan adds to it. An instantiated gradient that also serves the sum saves the weighted product.
- */
-export function stepArithmetic(layers: readonly StepLayer[], batch: number): { extra: number; nonPrivate: number } {
-  let extra = 0;
-  let nonPrivate = 0;
-  for (const { contraction, plan, sites } of layers) {
-    const { T, d, p, groups } = contraction;
-    const product = 2 * T * (d / groups) * p;
-    if (sites.some(({ use }) => use.kind === 'outer' || use.kind === 'convolution')) {
-      nonPrivate += batch * product * (sites.some((site) => site.passesOn) ? 3 : 2);
-    }
-    const sum = plan.sum === 'product' ? product : 2 * (d / groups) * p;
-    extra += batch * (normArithmetic(contraction, plan.norm ?? 'none') + sum - product);
-  }
-  return { extra, nonPrivate };
 }

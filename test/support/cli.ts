@@ -19,13 +19,13 @@ export interface Ran {
 /** Runs the command line in this process. `interruptAt`: asks to stop when a message matches it. */
 export async function ghostgrad(
   args: readonly string[],
-  { env = {}, interruptAt }: { env?: Io['env']; interruptAt?: RegExp } = {},
+  { env = {}, interruptAt, isTTY = false }: { env?: Io['env']; interruptAt?: RegExp; isTTY?: boolean } = {},
 ): Promise<Ran> {
   let out = '';
   let err = '';
   let interrupt = (): void => undefined;
   const code = await main(args, {
-    stdout: { write: (text) => (out += text) },
+    stdout: { isTTY, write: (text) => (out += text) },
     stderr: {
       write: (text) => {
         err += text;

@@ -69,6 +69,18 @@ describe('explain', () => {
     expect(await refused(['explain', 'mlp', '--trainable', 'head'])).toMatch('not available yet');
   });
 
+  it('is coloured on terminals that want it, and never in JSON', async () => {
+    const args = ['explain', 'mlp'];
+    const escape = String.fromCharCode(27);
+    const coloured = await ghostgrad(args, { isTTY: true });
+    expect(coloured.out).toContain(escape);
+    const plain = await ghostgrad(args);
+    expect(coloured.out.replaceAll(/\u001b\[\d+m/g, '')).toBe(plain.out);
+    expect(plain.out).not.toContain(escape);
+    expect((await ghostgrad(args, { isTTY: true, env: { NO_COLOR: '1' } })).out).not.toContain(escape);
+    expect((await ghostgrad([...args, '--json'], { isTTY: true })).out).not.toContain(escape);
+  });
+
   it('reports what stands in the way, and that is no failure', async () => {
     const { folder } = temporaryFolder();
     const path = join(folder, 'mixing.onnx');

@@ -1,0 +1,42 @@
+import { type Mode, isTwoPass } from '../clipping/plan.ts';
+import type { StepLayer } from '../clipping/step-graph.ts';
+
+type Sized = Pick<StepLayer, 'contraction' | 'plan'>;
+
+const gradientSize = ({ contraction: { d, p, groups } }: Sized): number => (d / groups) * p;
+/** Operations of one product: forward, input gradient or summed weight gradient, for one example. */
+const product = (layer: Sized): number => 2 * layer.contraction.T * gradientSize(layer);
+
+/** Operations of a parameter's norm for one example. */
+export function normArithmetic(layer: Sized): number {
+  const { contraction: { T, d, p, groups, gramDepth }, plan: { norm } } = layer;
+  if (norm === 'ghost') return T === 1 ? 2 * (d + p) : 2 * T * T * (gramDepth + p + groups);
+  return norm === 'instantiate' ? product(layer) + 2 * gradientSize(layer) : 0;
+}
+
+/** Operations of a parameter's summed gradient for one example. A gradient that the norm formed is not formed again. */
+export function sumArithmetic(layer: Sized, mode: Mode): number {
+  if (layer.plan.sum === 'product') return product(layer);
+  const isFormed = layer.plan.norm === 'instantiate' && !isTwoPass(mode);
+  return (isFormed ? 0 : product(layer)) + 2 * gradientSize(layer);
+}
+
+/**
+ * Arithmetic of the non-private step (forward, input gradients, weight gradients: a product of 2·T·d·p each) and what
+ * privacy adds to it: norms, sums that cost more than a product, a second backward pass. An instantiated gradient that
+ * also serves the sum saves the weighted product.
+ */
+export function stepArithmetic(layers: readonly StepLayer[], batch: number, mode: Mode): { extra: number; nonPrivate: number } {
+  let extra = 0;
+  let nonPrivate = 0;
+  for (const layer of layers) {
+    const { sites } = layer;
+    const passesOn = sites.some((site) => site.passesOn);
+    const isProduct = sites.some(({ use }) => use.kind === 'outer' || use.kind === 'convolution');
+    if (isProduct) nonPrivate += batch * product(layer) * (passesOn ? 3 : 2);
+    if (mode === 'non-private') continue;
+    const again = isProduct && passesOn && isTwoPass(mode) ? product(layer) : 0;
+    extra += batch * (normArithmetic(layer) + sumArithmetic(layer, mode) - product(layer) + again);
+  }
+  return { extra, nonPrivate };
+}
