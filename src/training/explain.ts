@@ -3,11 +3,10 @@ import type { Mode } from '../clipping/plan.ts';
 import type { StepLayer } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
-import { prune } from '../graph/prune.ts';
 import { sameBatch } from '../ops/batch.ts';
 import { type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
 import { normArithmetic, stepArithmetic, sumArithmetic } from './arithmetic.ts';
-import { type Analysis, type Task, analyse, atBatchSize, compileTask } from './compile.ts';
+import { type Analysis, type Task, analyse, atBatchSize, compileTask, focused } from './compile.ts';
 import type { LossName } from './loss.ts';
 import { survey } from './survey.ts';
 
@@ -82,7 +81,8 @@ export function explain(options: ExplainOptions): Explanation {
     throw new GhostgradError({ what: 'not a batch size', where: '--batch-size', found: String(batchSize), expected: 'a whole number of at least 1', fix: 'for example --batch-size 32' });
   }
   const output = options.output ?? lossOutput(options.loss) ?? likelyOutput(options.model);
-  const model = prune(options.model, [output]);
+  // Which part of the model counts depends on the output alone.
+  const { model } = focused({ ...options, output, loss: options.loss ?? 'mse' });
   const seen = survey(model, options);
   const loss = options.loss ?? likelyLoss(model, seen.typed.types.get(output));
   const facts = {
