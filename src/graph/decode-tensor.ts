@@ -1,4 +1,4 @@
-import { TensorProto_DataLocation as DataLocation, type TensorProto } from 'onnx-buf';
+import { TensorProto_DataLocation as DataLocation, TensorProto_DataType as DataType, type TensorProto } from 'onnx-buf';
 import { GhostgradError } from '../errors.ts';
 import {
   type DType,
@@ -19,14 +19,14 @@ export type ExternalData = (location: string, offset: number, length: number) =>
 
 /**
  * The tensor of a message. It owns its memory, so that moving one tensor to another thread leaves the others
- * alone. Declared sizes are compared with the bytes at hand before anything is allocated.
+ * alone. Integers of four bits become integers of eight. Declared sizes are compared with the bytes at hand before anything is allocated.
  */
 export function decodeTensor(proto: TensorProto, where: string, externalData?: ExternalData): Tensor {
   const fail = (what: string, found: string, expected?: string, fix?: string): never => {
     throw new GhostgradError({ what, where, found, expected, fix });
   };
-  const dtype = dtypeOf(proto.dataType) ?? fail(
-    'unsupported element type', dataTypeName(proto.dataType), 'a number type of at least one byte, or bool',
+  const dtype = dtypeOf(proto.dataType) ?? halfByteType(proto) ?? fail(
+    'unsupported element type', dataTypeName(proto.dataType), 'a number type of at least four bits, or bool',
     'export the model without quantised, string or complex tensors',
   );
   const shape = proto.dims.map(Number);
@@ -35,6 +35,7 @@ export function decodeTensor(proto: TensorProto, where: string, externalData?: E
   }
   const elements = sizeOf(shape);
   if (proto.segment) fail('unsupported tensor in segments', `dims [${shape.join(', ')}]`, 'one whole tensor');
+  if (halfByteType(proto) !== undefined) return decodeHalfBytes(proto, shape, where, externalData);
   const typed = typedField(proto, dtype);
   if (proto.dataLocation !== DataLocation.EXTERNAL && proto.rawData.length === 0 && typed.length > 0) {
     if (typed.length !== elements) {
@@ -57,6 +58,37 @@ export function decodeTensor(proto: TensorProto, where: string, externalData?: E
   bytesOf(value).set(raw);
   if (dtype === 'bool') normaliseBool(value);
   return value;
+}
+
+/** The type that holds integers of four bits here: one a byte. */
+const halfByteType = ({ dataType }: TensorProto): 'int8' | 'uint8' | undefined =>
+  dataType === Number(DataType.INT4) ? 'int8' : dataType === Number(DataType.UINT4) ? 'uint8' : undefined;
+
+/** Whether a message holds integers of four bits. */
+export const hasHalfBytes = (proto: TensorProto): boolean => halfByteType(proto) !== undefined;
+
+/** Two elements a byte, the first in the lower bits. */
+function decodeHalfBytes(
+  proto: TensorProto, shape: Shape, where: string, externalData: ExternalData | undefined,
+): Tensor {
+  const elements = sizeOf(shape);
+  const bytes = Math.ceil(elements / 2);
+  const packed = proto.dataLocation === DataLocation.EXTERNAL ? externalBytes(proto, bytes, where, externalData)
+    : proto.rawData.length > 0 ? proto.rawData : Uint8Array.from(proto.int32Data);
+  if (packed.length !== bytes) {
+    throw new GhostgradError({
+      what: 'tensor data does not match its shape', where, found: `${packed.length} bytes`,
+      expected: `${bytes} bytes for ${elements} elements of four bits`,
+      fix: 'the file is damaged or truncated: export or download it again',
+    });
+  }
+  const dtype = halfByteType(proto) ?? 'uint8';
+  const data = allocate(dtype, elements);
+  for (let i = 0; i < elements; i++) {
+    const bits = (packed[i >> 1]! >> (4 * (i & 1))) & 15;
+    data[i] = dtype === 'int8' && bits > 7 ? bits - 16 : bits;
+  }
+  return { dtype, shape, data };
 }
 
 const expectedElements = (dtype: DType, shape: Shape): string =>

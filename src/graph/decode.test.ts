@@ -162,7 +162,7 @@ describe('initializers', () => {
 
   it('of types that are not numbers of whole bytes are refused by name', () => {
     refused(initializer({ dataType: DataType.STRING, dims: [0n] }), /STRING/);
-    refused(initializer({ dataType: DataType.INT4, dims: [2n], rawData: Uint8Array.of(1) }), /INT4/);
+    refused(initializer({ dataType: DataType.INT2, dims: [2n], rawData: Uint8Array.of(1) }), /INT2/);
     refused(initializer({ dataType: DataType.COMPLEX64, dims: [0n] }), /COMPLEX64/);
     refused(initializer({ dataType: 99, dims: [0n] }), /number 99/);
     refused(encoded({ node: [relu], sparseInitializer: [{ values: { name: 's' } }] }), /sparse/);

@@ -10,7 +10,7 @@ import {
 } from 'onnx-buf';
 import { GhostgradError } from '../errors.ts';
 import { type Tensor, float32, int64, tensor } from '../tensor/tensor.ts';
-import { type ExternalData, decodeTensor } from './decode-tensor.ts';
+import { type ExternalData, decodeTensor, hasHalfBytes } from './decode-tensor.ts';
 import { inlineFunctions } from './functions.ts';
 import { type Attribute, type Dimension, type Graph, type Node, type ValueInfo, showNode } from './ir.ts';
 import { dataTypeName, dtypeOf } from './onnx.ts';
@@ -52,6 +52,7 @@ export function decodeModel(bytes: Uint8Array, { externalData, where = 'ONNX mod
   requireDistinct(outputs, 'output', where);
   const given = new Set([...initializers.keys(), ...inputs.map(({ name }) => name)]);
   const sorted = sortNodes(decodeNodes(nodes.filter((node) => !isConstant(node)), where), given, where);
+  refuseNarrowRounding(graph, constants, sorted, where);
   requireOutputs(outputs, new Set([...given, ...sorted.flatMap((node) => node.outputs)]), where);
   return {
     name: graph.name,
@@ -165,6 +166,23 @@ function decodeConstant(node: NodeProto, where: string, externalData: ExternalDa
     found: attribute ? `attribute ${attribute.name}` : 'no attribute',
     expected: 'value, value_int, value_ints, value_float or value_floats',
     fix: 'export the model with dense numeric constants',
+  });
+}
+
+/** Integers of four bits are read as eight, which is all the same to whoever reads them, but not to who rounds to them. */
+function refuseNarrowRounding(
+  graph: GraphProto, constants: readonly NodeProto[], nodes: readonly Node[], where: string,
+): void {
+  const narrow = new Set([
+    ...graph.initializer.filter(hasHalfBytes).map(({ name }) => name),
+    ...constants.filter(({ attribute }) => attribute.some(({ t }) => t !== undefined && hasHalfBytes(t))).map(({ output }) => output[0]),
+  ]);
+  const node = nodes.find(({ op, inputs }) => op === 'QuantizeLinear' && narrow.has(inputs[2] ?? ''));
+  if (node === undefined) return;
+  throw new GhostgradError({
+    what: 'activations rounded to integers of four bits are not supported', where: `${showNode(node)} of ${where}`,
+    found: `zero point "${node.inputs[2]}"`, expected: 'integers of at least a byte',
+    fix: 'bring the model from before quantisation, or one in which only the weights are quantised',
   });
 }
 

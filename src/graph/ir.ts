@@ -111,6 +111,8 @@ export function stringsAttribute(
 
 /** What specialisation asks of the operator table; `ops/` provides it, so that `graph/` knows no operator. */
 export interface OperatorSemantics {
+  /** Which inputs of a node are settings and never parameters, whatever their type. Default: none. */
+  untrained?(node: Node): readonly number[];
   /** Types of the node's outputs. Throws GhostgradError for an unknown operator or impossible operands. */
   infer(
     node: Node,

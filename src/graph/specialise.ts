@@ -18,7 +18,7 @@ const maximumFolded = 1_000_000;
 /**
  * The graph for inputs of given shapes: the type of every value is inferred, and whatever can be computed from
  * constants is (the arithmetic of shapes, above all). Folded values become literals. What hangs on a parameter, a
- * floating-point initializer that is no literal, is never folded, so that it stays trainable. Nodes that became
+ * floating-point initializer that is no literal and no mere setting, is never folded, so that it stays trainable. Nodes that became
  * constants or lead to no output are dropped.
  *
  * @param shapes for each input by name; one whose dimensions are all fixed, or follow from symbolic dimensions of
@@ -61,9 +61,10 @@ export function specialisePart(
   const initializers = new Map(graph.initializers);
   const literals = new Set(graph.literals);
   for (const [name, { dtype, shape }] of initializers) types.set(name, { dtype, shape });
+  const settings = settingsOf(graph, semantics);
   const foldable = (name: string): Tensor | undefined => {
     const value = initializers.get(name);
-    return value && (literals.has(name) || !isFloat(value.dtype)) ? value : undefined;
+    return value && (literals.has(name) || settings.has(name) || !isFloat(value.dtype)) ? value : undefined;
   };
 
   const nodes: Node[] = [];
@@ -119,6 +120,17 @@ function outputTypes(
   const extra = node.outputs.find((name, i) => name !== '' && inferred[i] === undefined);
   if (extra === undefined) return inferred;
   throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${extra}"` });
+}
+
+/** Initializers that no node takes in a place where a parameter could stand. */
+function settingsOf({ initializers, nodes }: Graph, { untrained = () => [] }: OperatorSemantics): ReadonlySet<string> {
+  const settings = new Set<string>();
+  const others = new Set<string>();
+  for (const node of nodes) {
+    const places = untrained(node);
+    node.inputs.forEach((name, i) => (places.includes(i) ? settings : others).add(name));
+  }
+  return new Set([...settings].filter((name) => initializers.has(name) && !others.has(name)));
 }
 
 type ConcreteInput = ValueInfo & TensorType;

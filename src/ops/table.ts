@@ -15,6 +15,7 @@ import { losses } from './losses.ts';
 import { normalization } from './normalization.ts';
 import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
+import { quantization } from './quantization.ts';
 import { recurrent } from './recurrent.ts';
 import { reductions } from './reductions.ts';
 import { refusalOf } from './refusals.ts';
@@ -26,7 +27,7 @@ import { slicing } from './slicing.ts';
 const families = {
   ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
   ...linear, ...convolution, ...pooling, ...normalization,
-  ...resizing, ...scattering, ...losses, ...contraction,
+  ...resizing, ...scattering, ...losses, ...contraction, ...quantization,
   ...recurrent, ...attention, ...contributed,
 } satisfies Record<string, Operator | Composite>;
 
@@ -83,6 +84,7 @@ export function operatorOf(node: Pick<Node, 'op' | 'domain' | 'name'>): Operator
 
 /** What specialisation needs to know of the table. */
 export const semantics: OperatorSemantics = {
+  untrained: (node) => (hasOperator(node) ? entryOf(node).untrained ?? [] : []),
   infer: (node, inputs, constants) => {
     const entry = entryOf(node);
     if (!isComposite(entry)) return entry.shape({ node, inputs, constants }).slice(0, node.outputs.length);

@@ -10,6 +10,7 @@ import { linear } from '../../src/ops/linear.ts';
 import { losses } from '../../src/ops/losses.ts';
 import { normalization } from '../../src/ops/normalization.ts';
 import { pooling } from '../../src/ops/pooling.ts';
+import { quantization } from '../../src/ops/quantization.ts';
 import { recurrent } from '../../src/ops/recurrent.ts';
 import { reductions } from '../../src/ops/reductions.ts';
 import { refusalOf } from '../../src/ops/refusals.ts';
@@ -27,7 +28,7 @@ describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
       activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
-      reductions, resizing, scattering, losses, contraction, shape, slicing,
+      reductions, resizing, scattering, losses, contraction, shape, slicing, quantization,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });
