@@ -24,7 +24,7 @@ export interface DecodeOptions {
 }
 
 /** The versions of the standard operator set that are read. */
-export const oldestOpset = 7;
+export const oldestOpset = 1;
 export const newestOpset = 26;
 
 /**

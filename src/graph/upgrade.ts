@@ -1,5 +1,6 @@
 import type { DType } from '../tensor/tensor.ts';
 import { type Graph, type Node, intAttribute, latestOpset } from './ir.ts';
+import { legacyBelow, modernised } from './legacy.ts';
 import { dtypeOf } from './onnx.ts';
 import { uniqueNames } from './order.ts';
 import { type UpgradeContext, changes, introducedIn } from './upgrades.ts';
@@ -47,7 +48,8 @@ export function upgrade(graph: Graph): Graph {
     dtypeOf: (value) => facts.get(value)?.dtype ?? 'float32',
     isUsed: (value) => value !== '' && used.has(value),
   });
-  for (const node of graph.nodes) {
+  for (const original of graph.nodes) {
+    const node = graph.opset < legacyBelow ? modernised(original, contextFor(original)) : original;
     const change = node.domain === '' && Object.hasOwn(changes, node.op) ? changes[node.op] : undefined;
     const current =
       change !== undefined && graph.opset < change.below ? change.rewrite(node, contextFor(node)) : [node];

@@ -297,7 +297,7 @@ const gridSample: Change = {
   },
 };
 
-/** By operator; those not listed mean the same in opset 7 as now. */
+/** By operator; those not listed mean the same in opset 7 as now. Older forms become those of opset 7 first. */
 export const changes: Readonly<Record<string, Change>> = {
   Slice: { below: 10, rewrite: attributesToInputs('starts', 'ends', 'axes') },
   TopK: { below: 10, rewrite: attributesToInputs('k') },
