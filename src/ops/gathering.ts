@@ -1,14 +1,14 @@
 import { type Node, int, intAttribute, showShape, showType, string } from '../graph/ir.ts';
 import { type Shape, type Tensor, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
 import { sameBatch } from './batch.ts';
-import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, transpose } from './builder.ts';
+import { type GraphBuilder, type Value, concat, filled, mul, pad, reduceSum, reshape, slice, sub, transpose } from './builder.ts';
 import { elementAt, pick } from './fold.ts';
 import { rowsAligned, rowsAndPositions } from './layout.ts';
 import { badOperands, batchOf, operand, outputGradient, violation } from './operands.ts';
 import type {
   BatchContext, BatchResult, GradientContext, GradientRule, OperandContext, Operator, ParameterContext, ParameterUse, ViewContext,
 } from './operator.ts';
-import { axisAttribute, castTo, jointBatch, noGradientFlows, requiredIntegers } from './rules.ts';
+import { axisAttribute, castTo, jointBatch, requiredIntegers } from './rules.ts';
 import { type View, reshapedView, slicedView } from './view.ts';
 
 export const sumInto = { reduction: string('add') };
@@ -282,7 +282,19 @@ const oneHot: Operator = {
     }
     return [at && { ...at, axis: at.axis + (oneHotAxis(node, inputs[0]?.shape.length ?? 0) <= at.axis ? 1 : 0) }];
   },
-  gradient: noGradientFlows,
+  // Every place holds one of two values, [off, on].
+  gradient: (context) => {
+    const { b, node, inputs, needed } = context;
+    const { dtype } = b.type(inputs[2]!);
+    if (needed[2] !== true) return [];
+    const dY = outputGradient(context);
+    const bits = b.op('Concat', [b.scalar(0, dtype), b.scalar(1, dtype)].map((v) => reshape(b, v, [1])), { axis: int(0) });
+    const hot = b.op('OneHot', [inputs[0]!, inputs[1]!, bits], node.attributes);
+    const everywhere = (g: Value): Value => reshape(b, reduceSum(b, g, b.shape(g).map((_, i) => i), true), [1]);
+    const on = everywhere(mul(b, dY, hot));
+    return [undefined, undefined, concat(b, [sub(b, everywhere(dY), on), on], 0)];
+  },
+  untrained: [2],
   fold: (context) => {
     const [indices, , values] = context.constants as [Tensor, Tensor, Tensor];
     const shape = oneHotShape(context);

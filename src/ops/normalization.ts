@@ -3,7 +3,7 @@ import {
 } from '../graph/ir.ts';
 import { type Shape, type TensorType, sizeOf } from '../tensor/tensor.ts';
 import {
-  type GraphBuilder, type Value, add, div, filled, mul, reduceMean, reduceSum, reduceSumSquare, reshape, scale, sub,
+  type GraphBuilder, type Value, add, div, filled, mul, neg, reduceMean, reduceSum, reduceSumSquare, reshape, scale, sub,
   sumTo, where,
 } from './builder.ts';
 import { rowsAligned } from './layout.ts';
@@ -38,14 +38,20 @@ function behind(b: GraphBuilder, g: Value, { value, inverse }: Standardised): Va
   return mul(b, sub(b, sub(b, g, mean), mul(b, value, part)), inverse);
 }
 
-/** Only the first output has a gradient; statistics given out beside it have none. */
-const firstOutputOnly: NonNullable<Operator['obstacle']> = ({ node, reached }) => {
-  const other = reached.findIndex((here, i) => i > 0 && here);
-  return other < 0 ? undefined : notDifferentiable(
-    `output ${other} of ${node.op}, a statistic of the normalisation, has no gradient, and the loss depends on it`,
-    'compute that statistic with ReduceMean, or freeze what lies before the node',
-  );
-};
+/** The gradient of the normalised output: zero where the loss depends on the statistics alone. */
+const normalisedGradient = ({ b, outputs, outputGradients }: GradientContext): Value =>
+  outputGradients[0] ?? filled(b, 0, b.shape(outputs[0]!), b.type(outputs[0]!).dtype);
+
+/** What flows back from the statistics given out beside it, mean and 1/deviation: of the shape of `value`. */
+function behindStatistics({ b, outputGradients }: GradientContext, { value, inverse }: Standardised): Value | undefined {
+  const [, ofMean, ofInverse] = outputGradients;
+  const each = (g: Value): Value => scale(b, reshape(b, g, b.shape(inverse)), 1 / b.shape(value)[1]!);
+  const parts = [
+    ...(ofMean === undefined ? [] : [each(ofMean)]),
+    ...(ofInverse === undefined ? [] : [neg(b, mul(b, mul(b, each(ofInverse), mul(b, inverse, inverse)), value))]),
+  ];
+  return parts.length === 0 ? undefined : parts.reduce((sum, part) => add(b, sum, part));
+}
 
 /** What differs between the normalisations that scale and shift a standardised input. */
 interface ScaledNorm {
@@ -65,18 +71,19 @@ const lineUp = (b: GraphBuilder, v: Value, trailing: number): Value =>
 const sumLike = (b: GraphBuilder, g: Value, v: Value, trailing: number): Value =>
   reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
 
-const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'obstacle' | 'parameter'> => ({
-  obstacle: firstOutputOnly,
+const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'parameter'> => ({
   gradient: (context) => {
     const { b, node, inputs, needed } = context;
     const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2] ?? ''];
-    const dY = outputGradient(context);
+    const dY = normalisedGradient(context);
     const shape = b.shape(x);
     const behindScale = trailing(shape);
     const standard = standardise(b, x, size(node, shape), epsilonOf(node));
     const inputGradient = (): Value => {
       const g = mul(b, dY, lineUp(b, s, behindScale));
-      return reshape(b, behind(b, reshape(b, g, b.shape(standard.value)), standard), shape);
+      const direct = behind(b, reshape(b, g, b.shape(standard.value)), standard);
+      const beside = behindStatistics(context, standard);
+      return reshape(b, beside === undefined ? direct : add(b, direct, beside), shape);
     };
     return [
       needed[0] === true ? inputGradient() : undefined,
@@ -95,7 +102,7 @@ const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradie
 /** The use of a scale (input 1) or a bias (input 2) that meets `normalised`. */
 function scaleOrBias(context: ParameterContext, trailing: number, normalised: () => Value): ParameterUse {
   const { b, index, outputBatch } = context;
-  const dY = outputGradient(context);
+  const dY = normalisedGradient(context);
   const gradient = index === 1 ? mul(b, dY, normalised()) : dY;
   return { kind: 'broadcast', gradient: rowsAligned(b, gradient, batchOf(context, outputBatch[0])), trailing };
 }
@@ -213,15 +220,31 @@ const batchNormalization: Operator = {
       needed[0] === true ? mul(b, dY, lineUp(b, div(b, s, deviation(context)), trailing)) : undefined,
       needed[1] === true ? perChannel(mul(b, dY, frozenNormalised(context)), s) : undefined,
       needed[2] === true ? perChannel(dY, bias) : undefined,
+      ...statisticGradients(context, perChannel),
     ];
   },
   obstacle: (context) => (isTraining(context.node)
     ? notDifferentiable('training mode normalises every example by the statistics of its batch', freezeBatchNorm)
-    : firstOutputOnly(context)),
+    : undefined),
   parameter: (context) =>
     scaleOrBias(context, context.b.shape(context.inputs[0]!).length - 2, () => frozenNormalised(context)),
   untrained: [3, 4],
 };
+
+/** Mean and variance move y as the bias does, by -s/√(variance + ε), and as the scale does, by -s/2(variance + ε). */
+function statisticGradients(
+  context: GradientContext, perChannel: (g: Value, v: Value) => Value,
+): readonly (Value | undefined)[] {
+  const { b, inputs, needed } = context;
+  const [s, mean, variance] = [inputs[1]!, inputs[3]!, inputs[4]!];
+  const dY = outputGradient(context);
+  const share = (): Value => div(b, s, deviation(context));
+  const along = (): Value => perChannel(mul(b, dY, frozenNormalised(context)), variance);
+  return [
+    needed[3] === true ? neg(b, mul(b, perChannel(dY, mean), share())) : undefined,
+    needed[4] === true ? scale(b, div(b, mul(b, along(), share()), deviation(context)), -0.5) : undefined,
+  ];
+}
 
 /** sqrt(running variance + epsilon), one for each channel. */
 const deviation = ({ b, node, inputs }: GradientContext): Value =>

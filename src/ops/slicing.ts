@@ -1,10 +1,10 @@
 import { type Node, intAttribute, showShape, showType, stringAttribute } from '../graph/ir.ts';
 import type { Shape } from '../tensor/tensor.ts';
-import { type GraphBuilder, type Value, concat, filled, pad, reshape, slice } from './builder.ts';
+import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, sub } from './builder.ts';
 import { concatConstants, pick } from './fold.ts';
 import { scatterAlong } from './gathering.ts';
 import { badOperands, operand, outputGradient, violation } from './operands.ts';
-import type { BatchContext, BatchResult, OperandContext, Operator } from './operator.ts';
+import type { BatchContext, BatchResult, GradientContext, OperandContext, Operator } from './operator.ts';
 import {
   alongAxes, axisAttribute, builtIntegers, fromFront, integers, jointBatch, refuseAlong, requiredIntegers,
 } from './rules.ts';
@@ -227,12 +227,22 @@ const padding: Operator = {
     const mode = stringAttribute(node, 'mode', 'constant');
     const wanted = paddings(node, shape.length, builtIntegers(context, 1) ?? [], builtIntegers(context, 3));
     const dY = outputGradient(context);
-    if (mode === 'constant') return [unpad(b, dY, wanted, shape)];
+    if (mode === 'constant') {
+      const inside = unpad(b, dY, wanted, shape);
+      return [inside, undefined, context.needed[2] === true ? paddingGradient(context, dY, inside) : undefined];
+    }
     const fold = (g: Value, p: Padding, size: number): Value =>
       scatterAlong(b, g, paddedIndices(mode, size, p), p.axis, size);
     return [wanted.reduce((g, p) => fold(g, p, shape[p.axis]!), dY)];
   },
+  untrained: [2],
 };
+
+/** The padding value stands everywhere but where the input does. */
+function paddingGradient({ b, inputs }: GradientContext, dY: Value, inside: Value): Value {
+  const everything = (g: Value): Value => reduceSum(b, g, b.shape(g).map((_, i) => i));
+  return reshape(b, sub(b, everything(dY), everything(inside)), b.shape(inputs[2]!));
+}
 
 /** A padding value computed from the batch would reach every row. */
 function constantPadBatch({ batch, outputs }: BatchContext): BatchResult {

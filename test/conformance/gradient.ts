@@ -1,6 +1,7 @@
 import { backpropagate } from '../../src/autodiff/reverse.ts';
 import type { TypedGraph } from '../../src/graph/ir.ts';
 import { graphBuilder } from '../../src/ops/builder.ts';
+import { expandComposites } from '../../src/ops/expand.ts';
 import { semantics } from '../../src/ops/table.ts';
 import { type Tensor, type TensorType, sizeOf } from '../../src/tensor/tensor.ts';
 import { floatsOf, isChecked } from './numbers.ts';
@@ -19,8 +20,9 @@ export interface GradientProgram {
 export const gradientName = (input: string): string => `gradient/${input}`;
 export const seedName = (output: string): string => `seed/${output}`;
 
-/** The gradient graph; undefined where no float input leads to a float output. */
-export function gradientProgram(graph: TypedGraph, random: () => number): GradientProgram | undefined {
+/** The gradient graph; undefined where no float input leads to a float output. Composite operators are expanded. */
+export function gradientProgram(whole: TypedGraph, random: () => number): GradientProgram | undefined {
+  const graph = expandComposites(whole);
   const wanted = graph.inputs.filter(({ dtype }) => isChecked(dtype)).map(({ name }) => name);
   const dependent = new Set(wanted);
   for (const { inputs, outputs } of graph.nodes) {

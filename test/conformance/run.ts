@@ -1,6 +1,7 @@
 import { upgrade } from '../../src/graph/upgrade.ts';
 import { readModel } from '../../src/graph/file.ts';
 import { type Graph, type TypedGraph, showType } from '../../src/graph/ir.ts';
+import { expandComposites } from '../../src/ops/expand.ts';
 import { type Tensor, isFloat, sameShape } from '../../src/tensor/tensor.ts';
 import { type Compiled, withSession } from '../support/operator-sample.ts';
 import { testRandom } from '../support/random-network.ts';
@@ -59,11 +60,16 @@ async function runSet(graph: Graph, { inputs, outputs }: DataSet, op: string, di
     checkTypes(graph, program.graph, outputs);
     return program;
   }));
-  return during('forward', () => withSession(given.graph, async (forward) => {
-    const found = await forward(given.feeds);
-    graph.outputs.forEach(({ name }, k) => { requireClose(name, found[name]!, outputs[k]!); });
-    return differentiate && during('gradient', () => checkGradients(graph, named, given, forward, op));
-  }));
+  const expanded = at('shapes', () => expandComposites(given.graph));
+  const check = async (graphToRun: TypedGraph, then: (forward: Compiled) => Promise<boolean>): Promise<boolean> =>
+    during('forward', () => withSession(graphToRun, async (forward) => {
+      const found = await forward(given.feeds);
+      graph.outputs.forEach(({ name }, k) => { requireClose(name, found[name]!, outputs[k]!); });
+      return then(forward);
+    }));
+  if (expanded !== given.graph) await check(expanded, async () => false);
+  return check(given.graph, async (forward) =>
+    differentiate && during('gradient', () => checkGradients(graph, named, given, forward, op)));
 }
 
 /** The types inferred are those of the data, and what the file declares of them. */

@@ -39,13 +39,6 @@ export const skips: readonly Skip[] = [
     of: /^node\/batchnorm_.*_training_mode$/, stage: 'gradient',
     reason: 'statistics of the batch mix examples: refused',
   },
-  { of: /^node\/batchnorm_/, stage: 'gradient', reason: 'no gradient to the statistics', differentiable: true },
-  {
-    of: /^node\/layer_normalization_.*(?<!_expanded)$/, stage: 'gradient', reason: 'no gradient from the statistics',
-    differentiable: true,
-  },
-  { of: /^node\/onehot_(negative|with_)/, stage: 'gradient', reason: 'no gradient to the values', differentiable: true },
-  { of: /^node\/constant_pad/, stage: 'gradient', reason: 'no gradient to the padding value', differentiable: true },
   { of: /^node\/scatternd_multiply/, stage: 'gradient', reason: 'no gradient of products', differentiable: true },
 ];
 
@@ -58,5 +51,4 @@ export const skipOf = (one: Case): Skip | undefined => skips.find((skip) => matc
 /** Failures that stand for work to be done, told by their message wherever they appear. */
 export const pending: readonly { readonly message: RegExp; readonly reason: string }[] = [
   { message: /^unsupported operator /, reason: 'not in the operator table' },
-  { message: /^unsupported version of the standard operator set/, reason: 'older than opset 7' },
 ];

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type Attributes, float, int, ints } from '../../src/graph/ir.ts';
-import { sizeOf, zeros } from '../../src/tensor/tensor.ts';
+import { float32, sizeOf } from '../../src/tensor/tensor.ts';
 import { checkBatchRule } from '../support/batch-check.ts';
 import { accepted, batchPlace, list, operandAt, refusal, says, withRows } from '../support/batched.ts';
 import { checkGradient, checkTypes } from '../support/gradient-check.ts';
@@ -9,6 +9,7 @@ import {
   type Operand, type Sample, build, floatOperand, gradientContext, gradients,
 } from '../support/operator-sample.ts';
 import { checkParameterUse } from '../support/parameter-check.ts';
+import { randomTensor, testRandom } from '../support/random-network.ts';
 
 const numRuns = 30;
 
@@ -160,15 +161,22 @@ describe('normalisations', () => {
       .toMatchObject(refusal(/depends on the examples/));
   });
 
-  it('give mean and inverse deviation beside the result, but no gradient through them', async () => {
+  it('give mean and inverse deviation beside the result, with the gradients through them', async () => {
+    const random = testRandom(5);
     const sample: Sample = {
-      op: 'LayerNormalization', outputs: 3, attributes: { axis: int(1) },
-      inputs: [{ value: zeros('float32', [2, 3, 4]) }, { value: zeros('float32', [3, 4]) }],
+      op: 'LayerNormalization', outputs: 3, attributes: { axis: int(1), epsilon },
+      inputs: [[2, 3, 4], [3, 4], [3, 4]].map((shape) => ({ value: randomTensor(random, shape) })),
     };
     await checkTypes(sample);
-    const built = build(sample);
-    expect(() => gradients(built, gradientContext(built, sample, [0])))
-      .toThrow(/output 1 of LayerNormalization, a statistic.* has no gradient/);
+    for (const cotangents of [[0, 1, 2], [0, 2], [1], [2]]) await checkGradient(sample, { cotangents });
+  });
+
+  it('pass gradients to statistics that are computed', async () => {
+    const random = testRandom(6);
+    const inputs = [[3, 2, 3], [2], [2], [2]].map((shape) => ({ value: randomTensor(random, shape) }));
+    await checkGradient({
+      op: 'BatchNormalization', attributes: { epsilon }, inputs: [...inputs, { value: float32([0.7, 1.6]) }],
+    });
   });
 
   it('refuse operands that do not fit', () => {

@@ -63,7 +63,7 @@ const paddings: fc.Arbitrary<Sample> = batchedOperand().chain((x) => fc.tuple(
   });
   return {
     op: 'Pad', attributes: { mode: string(mode) },
-    inputs: [x, constantOperand(int64(pads)), valued && mode === 'constant' ? constantOperand(float32([3], []))
+    inputs: [x, constantOperand(int64(pads)), valued && mode === 'constant' ? { value: float32([3], []) }
       : undefined,
       ...(listed ? [constantOperand(int64(x.value.shape.map((_, i) => i - rank)))] : [])],
   };
