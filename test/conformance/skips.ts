@@ -39,7 +39,6 @@ export const skips: readonly Skip[] = [
     of: /^node\/batchnorm_.*_training_mode$/, stage: 'gradient',
     reason: 'statistics of the batch mix examples: refused',
   },
-  { of: /^node\/scatternd_multiply/, stage: 'gradient', reason: 'no gradient of products', differentiable: true },
 ];
 
 const matches = ({ of }: Skip, { name, operator }: Case): boolean =>
