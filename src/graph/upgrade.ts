@@ -3,7 +3,7 @@ import { type Graph, type Node, intAttribute, latestOpset } from './ir.ts';
 import { legacyBelow, modernised } from './legacy.ts';
 import { dtypeOf } from './onnx.ts';
 import { uniqueNames } from './order.ts';
-import { type UpgradeContext, changes, introducedIn } from './upgrades.ts';
+import { type UpgradeContext, changes, neededBy } from './upgrades.ts';
 
 /**
  * The same computation in terms of {@link latestOpset}, so that everything after it knows one version of each operator.
@@ -14,10 +14,7 @@ import { type UpgradeContext, changes, introducedIn } from './upgrades.ts';
  * @throws GhostgradError where an old form of an operator has no counterpart
  */
 export function upgrade(graph: Graph): Graph {
-  const opset = Math.max(
-    latestOpset,
-    ...graph.nodes.map((node) => (node.domain === '' ? (introducedIn[node.op] ?? 0) : 0)),
-  );
+  const opset = Math.max(latestOpset, ...graph.nodes.map(neededBy));
   if (graph.opset >= latestOpset) return { ...graph, opset };
   const initializers = new Map(graph.initializers);
   const literals = new Set(graph.literals);

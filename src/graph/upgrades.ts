@@ -42,9 +42,15 @@ export interface Change {
 }
 
 /** Operators that did not exist in opset 21, and the version that brought them. */
-export const introducedIn: Readonly<Record<string, number>> = {
+const introducedIn: Readonly<Record<string, number>> = {
   Attention: 23, RMSNormalization: 23, RotaryEmbedding: 23, Swish: 24, TensorScatter: 24, BitCast: 26, CumProd: 26,
 };
+
+/** The version that a node needs beyond opset 21: its operator's, or that of an input which came later. */
+export function neededBy({ op, domain, inputs }: Pick<Node, 'op' | 'domain' | 'inputs'>): number {
+  if (domain !== '') return 0;
+  return op === 'Attention' && (inputs[6] ?? '') !== '' ? 24 : introducedIn[op] ?? 0;
+}
 
 function without(attributes: Attributes, ...names: readonly string[]): Attributes {
   return Object.fromEntries(Object.entries(attributes).filter(([name]) => !names.includes(name)));

@@ -134,8 +134,8 @@ const biasedGelu = (slope: (b: GraphBuilder, x: Value) => Value): Operator => {
 };
 
 /** x·sigmoid(alpha·x). */
-const quickGelu = unary(({ b, node }, dY, x, y) => {
-  const alpha = floatAttribute(node, 'alpha', 1.702);
+const sigmoidLinear = (usual: number): Operator => unary(({ b, node }, dY, x, y) => {
+  const alpha = floatAttribute(node, 'alpha', usual);
   const s = b.op('Sigmoid', [scale(b, x, alpha)]);
   return mul(b, dY, add(b, s, scale(b, sub(b, y, mul(b, y, s)), alpha)));
 });
@@ -181,10 +181,11 @@ export const activations = {
   Relu: relu, LeakyRelu: leakyRelu, PRelu: prelu, ThresholdedRelu: thresholdedRelu,
   Elu: elu, Selu: selu, Celu: celu,
   Sigmoid: sigmoid, HardSigmoid: hardSigmoid, HardSwish: hardSwish,
-  Tanh: tanhUnit, Softplus: softplus, Softsign: softsign, Mish: mish,
+  Tanh: tanhUnit, Softplus: softplus, Softsign: softsign, Mish: mish, Swish: sigmoidLinear(1),
   Gelu: gelu,
   'com.microsoft:FastGelu': biasedGelu(tanhGeluSlope),
   'com.microsoft:BiasGelu': biasedGelu(geluSlope),
-  'com.microsoft:QuickGelu': quickGelu,
+  'com.microsoft:Gelu': unary(({ b }, dY, x) => mul(b, dY, geluSlope(b, x))),
+  'com.microsoft:QuickGelu': sigmoidLinear(1.702),
   Softmax: softmax, LogSoftmax: logSoftmax, Hardmax: { ...overOneAxis, gradient: noGradientFlows },
 } satisfies Record<string, Operator>;

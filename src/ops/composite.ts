@@ -29,6 +29,8 @@ export interface Composite {
   readonly learned?: readonly number[];
   /** Inputs that are statistics or settings and never trained. */
   readonly untrained?: readonly number[];
+  /** Whether the engine cannot run a node whole, so that it is expanded where nothing is differentiated too. */
+  readonly lacksKernel?: (node: Node) => boolean;
 }
 
 export const isComposite = (entry: Operator | Composite): entry is Composite => 'expand' in entry;

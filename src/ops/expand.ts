@@ -41,3 +41,9 @@ export function expandComposites(graph: TypedGraph, chosen: (node: Node) => bool
   graph.nodes.forEach(copy);
   return { ...b.build(graph.outputs.map(({ name }) => [name, name])), inputs: graph.inputs, domains: graph.domains ?? {} };
 }
+
+/** The same graph in nodes that the engine can run: those that it has no kernel for are expanded. */
+export const runnable = (graph: TypedGraph): TypedGraph => expandComposites(graph, (node) => {
+  const entry = entryOf(node);
+  return isComposite(entry) && entry.lacksKernel?.(node) === true;
+});

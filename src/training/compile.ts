@@ -7,7 +7,7 @@ import { prune } from '../graph/prune.ts';
 import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
-import { expandComposites } from '../ops/expand.ts';
+import { expandComposites, runnable } from '../ops/expand.ts';
 import { entryOf, hasOperator, semantics } from '../ops/table.ts';
 import { asParameters } from '../models/constants.ts';
 import { nearest } from '../suggest.ts';
@@ -161,7 +161,7 @@ interface AtBatchSize {
 /** The model with its loss, every shape fixed for batches of `rows` rows. */
 export function atBatchSize(task: Task, rows: number): AtBatchSize {
   const shapes = Object.fromEntries(task.model.inputs.map((input) => [input.name, [rows, ...exampleShape(task, input.name)]]));
-  const typed = specialise(task.model, shapes, semantics);
+  const typed = runnable(specialise(task.model, shapes, semantics));
   const { graph, loss, labels } = attachLoss(typed, task.loss, task.output);
   const found = graph.types.get(loss)?.shape ?? [];
   if (found.length !== 1 || found[0] !== rows) {

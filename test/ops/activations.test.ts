@@ -58,6 +58,7 @@ const cases: Readonly<Record<Name, OperatorCase>> = {
   Gelu: one('Gelu', undefined, {}, { approximate: string('tanh') }),
   'com.microsoft:FastGelu': biased('com.microsoft:FastGelu', true),
   'com.microsoft:BiasGelu': biased('com.microsoft:BiasGelu', false),
+  'com.microsoft:Gelu': one('com.microsoft:Gelu'), Swish: one('Swish', undefined, {}, alpha(0.5)),
   'com.microsoft:QuickGelu': one('com.microsoft:QuickGelu', undefined, {}, alpha(1)),
   Softmax: overAxis('Softmax'), LogSoftmax: overAxis('LogSoftmax'), Hardmax: overAxis('Hardmax', false),
 };

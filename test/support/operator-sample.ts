@@ -1,12 +1,13 @@
 import fc from 'fast-check';
 import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { encodeModel } from '../../src/graph/encode.ts';
-import { type Attributes, type Node, type TypedGraph, showType } from '../../src/graph/ir.ts';
-import type { BatchAxis } from '../../src/ops/batch.ts';
+import { type Attributes, type Node, type TypedGraph, latestOpset, showType } from '../../src/graph/ir.ts';
+import { neededBy } from '../../src/graph/upgrades.ts';
+import { type BatchAxis, leading } from '../../src/ops/batch.ts';
 import { type GraphBuilder, type Value, graphBuilder } from '../../src/ops/builder.ts';
 import type { BatchResult, GradientContext, Operator } from '../../src/ops/operator.ts';
 import { noGradientOf, operatorOf, semantics } from '../../src/ops/table.ts';
-import { type DType, type Tensor, type TensorType, float32, isFloat, sizeOf, tensor } from '../../src/tensor/tensor.ts';
+import { type DType, type Tensor, type TensorType, float32, int64, isFloat, sizeOf, tensor } from '../../src/tensor/tensor.ts';
 import { testRandom } from './random-network.ts';
 
 /** One operand of a node under test. */
@@ -29,6 +30,10 @@ export interface Sample {
   /** Which of them it leaves unnamed; default none. */
   readonly omitted?: readonly number[];
 }
+
+/** An operand with the batch in front, and one that all rows share. */
+export const given = (value: Tensor): Operand => ({ value, batch: leading });
+export const shared = (value: Tensor): Operand => ({ value });
 
 export const constantOperand = (value: Tensor): Operand => ({ value, constant: true });
 const showOperand = (o: Operand | undefined): string => (o === undefined ? '' : showType(o.value));
@@ -53,13 +58,15 @@ export function build(sample: Sample): Built {
 
 /** The same for any entry, composite ones too. */
 export function buildNode(sample: Sample): Omit<Built, 'operator'> {
-  const b = graphBuilder(semantics);
+  const colon = sample.op.indexOf(':');
+  const named = { op: sample.op.slice(colon + 1), domain: colon < 0 ? '' : sample.op.slice(0, colon) };
+  const opset = Math.max(latestOpset, neededBy({ ...named, inputs: sample.inputs.map((o, i) => (o === undefined ? '' : `x${i}`)) }));
+  const b = graphBuilder(semantics, { ...graphBuilder(semantics).build([]), opset });
   const inputs = sample.inputs.map((o, i) =>
     (o === undefined ? '' : o.constant === true ? b.constant(o.value)
       : b.input(`x${i}`, { dtype: o.value.dtype, shape: o.value.shape })));
-  const colon = sample.op.indexOf(':');
   const node: Node = {
-    op: sample.op.slice(colon + 1), domain: colon < 0 ? '' : sample.op.slice(0, colon), name: 'node', inputs,
+    ...named, name: 'node', inputs,
     outputs: Array.from({ length: sample.outputs ?? 1 }, (_, k) => (sample.omitted?.includes(k) ? '' : `y${k}`)),
     attributes: sample.attributes ?? {},
   };
@@ -167,6 +174,11 @@ export function floats(shape: readonly number[],
     return float32(Array.from({ length: count }, draw), shape);
   });
 }
+
+/** Whole numbers from `low` to `high`, both included. */
+export const wholes = (shape: readonly number[], low: number, high: number, dtype: 'int32' | 'int64' = 'int64'): fc.Arbitrary<Tensor> =>
+  fc.array(fc.integer({ min: low, max: high }), { minLength: sizeOf(shape), maxLength: sizeOf(shape) })
+    .map((values) => (dtype === 'int32' ? tensor('int32', shape, Int32Array.from(values)) : int64(values, shape)));
 
 /** A sample's operand with fast-check's choice of values. */
 export const floatOperand = (shape: readonly number[], domain?: Domain, batch?: BatchAxis): fc.Arbitrary<Operand> =>
