@@ -17,6 +17,8 @@ export interface GraphBuilder {
   readonly shape: (value: Value) => Shape;
   /** The tensor behind a value, when it is constant. */
   readonly constantOf: (value: Value) => Tensor | undefined;
+  /** The node that makes a value; undefined for inputs and constants. */
+  readonly producerOf: (value: Value) => Node | undefined;
   readonly input: (name: string, type: TensorType) => Value;
   readonly constant: (t: Tensor) => Value;
   /** A float constant of shape []. */
@@ -99,6 +101,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
     type,
     shape: (value) => type(value).shape,
     constantOf: (value) => constants.get(value),
+    producerOf: (value) => nodes[producer.get(value) ?? -1],
     input: (name, t) => {
       if (types.has(name)) throw new Error(`the graph already has a value "${name}"`);
       types.set(name, t);
@@ -192,9 +195,13 @@ export const neg = (b: GraphBuilder, x: Value): Value => b.op('Neg', [x]);
 export const scale = (b: GraphBuilder, x: Value, factor: number): Value =>
   factor === 1 ? x : mul(b, x, b.scalar(factor, b.type(x).dtype));
 
-/** x reshaped; x itself when the shape is already that. */
-export const reshape = (b: GraphBuilder, x: Value, shape: Shape): Value =>
-  sameShape(b.shape(x), shape) ? x : b.op('Reshape', [x, b.ints(shape)], { allowzero: int(1) });
+/** x reshaped; x itself when the shape is already that. A reshape of a reshape is one of what was there before. */
+export function reshape(b: GraphBuilder, x: Value, shape: Shape): Value {
+  if (sameShape(b.shape(x), shape)) return x;
+  const made = b.producerOf(x);
+  if (made?.op === 'Reshape') return reshape(b, made.inputs[0]!, shape);
+  return b.op('Reshape', [x, b.ints(shape)], { allowzero: int(1) });
+}
 
 /** x with its axes permuted; moves no data when only axes of size 1 change places. */
 export function transpose(b: GraphBuilder, x: Value, permutation: readonly number[]): Value {

@@ -123,7 +123,7 @@ function productGradients(
   let a = asRow(b.shape(left));
   let full = matrixShape(a, c, product)!;
   // One matrix product instead of a stack of products and a sum.
-  if (c.length === 2 && a.length > 2 && !product.transposeA) {
+  if (needed[1] === true && c.length === 2 && a.length > 2 && !product.transposeA) {
     a = [sizeOf(a.slice(0, -1)), a.at(-1)!];
     full = [a[0]!, full.at(-1)!];
   }
