@@ -5,15 +5,18 @@ import { upgrade } from '../graph/upgrade.ts';
 import { withLearnedConstants } from '../models/constants.ts';
 import { inFloat32 } from '../models/float32.ts';
 import { buildModel } from '../models/index.ts';
+import { withFreeBatch } from '../models/rebatch.ts';
 import type { FloatTensor } from '../tensor/tensor.ts';
 import { type LossName, isLoss } from './loss.ts';
 import { type ModelReference, isModelFile } from './recipe.ts';
 
 /**
  * The model in the form that everything here works on: in terms of the newest operator set, in float32, and with its
- * weights told from its constants. A model that is so already is given back as it is.
+ * weights told from its constants, and for batches of any size. A model that is so already is given back as it is.
+ *
+ * @throws GhostgradError for a model that was exported for a batch of one example, where it cannot be rewritten
  */
-export const prepareModel = (model: Graph): Graph => withLearnedConstants(inFloat32(upgrade(model)));
+export const prepareModel = (model: Graph): Graph => withLearnedConstants(withFreeBatch(inFloat32(upgrade(model))));
 
 /**
  * The model of an ONNX file, prepared ({@link prepareModel}).
