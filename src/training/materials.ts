@@ -1,5 +1,6 @@
 import { type DataSpec, type Dataset, loadData } from '../data/index.ts';
 import type { Graph } from '../graph/ir.ts';
+import { withGroupNorm } from '../models/batchnorm.ts';
 import { loadModel, prepareModel } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
 
@@ -27,8 +28,9 @@ export interface Materials {
  */
 export async function loadMaterials({ model, data }: TrainingInput, recipe: Recipe): Promise<Materials> {
   const load = async (set: DataSpec | Dataset): Promise<Dataset> => (isDataset(set) ? set : loadData(set));
+  const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, recipe.training.seed);
   return {
-    source: isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, recipe.training.seed),
+    source: recipe.convertBatchNorm === true ? { ...source, model: withGroupNorm(source.model) } : source,
     trainingSet: await load(data.train),
     testSet: data.test === undefined ? undefined : await load(data.test),
   };

@@ -89,6 +89,8 @@ const modelSchema = z.preprocess(
 const recipeSchema = z.strictObject({
   model: modelSchema,
   data: z.strictObject({ train: source, test: source.optional(), size: count.optional() }),
+  // Whether BatchNorm is replaced by GroupNorm before training.
+  convertBatchNorm: z.boolean().optional(),
   // Sizes of the model's inputs as in --shape; the data must agree.
   shapes: z.record(text, z.union([count.transform((size) => [size]), z.array(z.union([count, text])).min(1)])).optional(),
   loss: z.custom<LossName>(isLoss, [...lossNames, 'output:<name>'].join(', ')).default('cross-entropy'),

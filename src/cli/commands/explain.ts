@@ -1,5 +1,6 @@
 import { modes } from '../../clipping/plan.ts';
 import { GhostgradError } from '../../errors.ts';
+import { withGroupNorm } from '../../models/batchnorm.ts';
 import { type Explanation, explain as explained } from '../../training/explain.ts';
 import { asLoss, lossNames } from '../../training/loss.ts';
 import { loadModel } from '../../training/model.ts';
@@ -18,6 +19,7 @@ interface Options {
   readonly trainable?: readonly string[];
   readonly loss?: string;
   readonly output?: string;
+  readonly convertBatchnorm?: boolean;
   readonly mode?: string;
 }
 
@@ -32,9 +34,11 @@ export const explain = define<Options>({
       .option('--trainable <pattern>', 'parameters to train; * stands for any characters (default: all)', collect)
       .option('--loss <name>', `${lossNames.join(', ')} or output:<name> (default: what fits the output)`)
       .option('--output <name>', "the value that the loss is taken of (default: the model's first output of real numbers)")
+      .option('--convert-batchnorm', 'replace BatchNorm by GroupNorm, which keeps examples apart')
       .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`),
-  run: ([name = ''], { loss, shape = [], mode, trainable, ...options }, io) => {
-    const { model, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'));
+  run: ([name = ''], { loss, shape = [], mode, trainable, convertBatchnorm = false, ...options }, io) => {
+    const { model: loaded, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'));
+    const model = convertBatchnorm ? withGroupNorm(loaded) : loaded;
     const { exampleShapes, batchSize } = bindShapes(model, parseShapes(shape));
     const result = explained({
       model,

@@ -17,6 +17,7 @@ interface Options {
   readonly train?: string;
   readonly test?: string;
   readonly label?: string;
+  readonly convertBatchnorm?: boolean;
   readonly shape?: readonly string[];
   readonly epsilon?: number;
   readonly delta?: number;
@@ -40,6 +41,7 @@ export const train = define<Options>({
       .option('--test <spec>', 'test data, likewise')
       .option('--label <column>', 'the column of the labels')
       .option(...shapeOption)
+      .option('--convert-batchnorm', 'replace BatchNorm by GroupNorm, which keeps examples apart')
       .option('--epsilon <epsilon>', 'the ε not to be exceeded', number)
       .option('--delta <delta>', 'its δ', number)
       .option('--batch-size <n>', 'expected examples in a step', number)
@@ -86,6 +88,7 @@ function recipeOf(file: string | undefined, options: Options): TrainingInput {
     ['model', spec(options.model, '--model')],
     ['data.train', spec(options.train, '--train')],
     ['data.test', spec(options.test, '--test')],
+    ['convertBatchNorm', options.convertBatchnorm],
     ['shapes', options.shape && parseShapes(options.shape)],
     ['privacy.epsilon', options.epsilon],
     ['privacy.delta', options.delta],
