@@ -20,9 +20,9 @@ const relative = 2e-3;
 
 
 /** Rounding errors of one output, in units of half a last place: a few, and those of sums over the inputs. */
-function roundings(dtype: Checked, feeds: Feeds): number {
-  const count = Math.max(...Object.values(feeds).map(({ data }) => data.length));
-  return dtype === 'float16' ? 4 : 16 + 4 * Math.sqrt(Math.min(count, 256));
+function roundings(dtype: Checked, feeds: Feeds, outputs: number): number {
+  const inputs = Math.max(...Object.values(feeds).map(({ data }) => data.length));
+  return dtype === 'float16' ? 4 : 16 + 4 * Math.sqrt(inputs / outputs);
 }
 
 /** Coordinates of one input, and how far each moves. */
@@ -83,7 +83,7 @@ async function difference(
   for (const [output, seed] of Object.entries(seeds)) {
     const [y, z, u] = [numbersOf(high[output]!), numbersOf(low[output]!), numbersOf(seed)];
     const dtype = seed.dtype as Checked;
-    const unit = precision[dtype] * roundings(dtype, feeds);
+    const unit = precision[dtype] * roundings(dtype, feeds, y.length);
     for (let i = 0; i < y.length; i++) {
       const [a, c] = [y[i]!, z[i]!];
       if (a === c) continue;
