@@ -26,6 +26,31 @@ const quantised: NoGradient = {
   fix: 'bring the float model from before quantisation, or one in which weights are kept as DequantizeLinear nodes',
 };
 
+const generation: NoGradient = {
+  reason: 'it belongs to generating text token by token, and not to the model that is trained',
+  fix: 'export the model itself, for whole sequences and without a cache of the past',
+};
+
+const packedBatch: NoGradient = {
+  reason: 'it lays the tokens of all examples into one axis without padding, where examples cannot be told apart by shape',
+  fix: 'export or optimise the model with padded batches (no packing mode)',
+};
+
+const layout: NoGradient = {
+  reason: 'it is written for the memory layout of one kind of processor, by ONNX Runtime at its highest optimisation level',
+  fix: 'bring the file from before optimisation, or optimise it at the level "extended"',
+};
+
+const compiled: NoGradient = {
+  reason: 'it holds a part of the model compiled for one device, whose computation cannot be seen',
+  fix: 'bring the ONNX file from before it was compiled',
+};
+
+const fewBits: NoGradient = {
+  reason: 'it computes with weights in a format of few bits that cannot be read here',
+  fix: 'bring the float model, or one whose weights are in MatMulNBits or DequantizeLinear nodes',
+};
+
 const text: NoGradient = {
   reason: 'it works on text, and only tensors of numbers are supported',
   fix: 'turn text into numbers before the model (token ids, features), and cut the model behind this node',
@@ -71,6 +96,18 @@ export const refusals: Readonly<Record<string, NoGradient>> = {
   'Optional*': optionals,
   'Random*': randomness, Bernoulli: randomness, Multinomial: randomness,
   'QLinear*': quantised, ConvInteger: quantised, MatMulInteger: quantised, 'DynamicQuantize*': quantised,
+  'com.microsoft:QLinear*': quantised, 'com.microsoft:QOrdered*': quantised, 'com.microsoft:QAttention': quantised,
+  'com.microsoft:QEmbedLayerNormalization': quantised, 'com.microsoft:QGemm': quantised, 'com.microsoft:QMoE': quantised,
+  'com.microsoft:DynamicQuantize*': quantised, 'com.microsoft:MatMulInteger*': quantised,
+  'com.microsoft:MulInteger': quantised, 'com.microsoft:ReduceSumInteger': quantised, 'com.microsoft:NhwcMaxPool': quantised,
+  'com.microsoft:MatMulBnb4': fewBits, 'com.microsoft:MatMulFpQ4': fewBits, 'com.microsoft:MatMulBlockQuantized*': fewBits,
+  'com.microsoft:GemmFloat8': fewBits, 'com.microsoft:DequantizeBFP': fewBits, 'com.microsoft:DequantizeWithOrder': fewBits,
+  'com.microsoft:BeamSearch': generation, 'com.microsoft:WhisperBeamSearch': generation, 'com.microsoft:GreedySearch': generation,
+  'com.microsoft:Sampling': generation, 'com.microsoft:NGramRepeatBlock': generation, 'com.microsoft:DecoderMasked*': generation,
+  'com.microsoft:PagedAttention': generation,
+  'com.microsoft:Packed*': packedBatch, 'com.microsoft:RemovePadding': packedBatch, 'com.microsoft:RestorePadding': packedBatch,
+  'com.microsoft.nchwc:*': layout, 'com.microsoft:Nhwc*': layout, 'com.microsoft:EPContext': compiled,
+  'com.microsoft:Tokenizer': text,
   'String*': text, RegexFullMatch: text, TfIdfVectorizer: text,
   ImageDecoder: {
     reason: 'it decodes compressed images, whose sizes only the data knows',
