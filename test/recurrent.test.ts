@@ -50,6 +50,15 @@ describe('a model with two LSTM layers, as PyTorch exports it', () => {
     await agreesWithOracle(analyse(task), batch);
   });
 
+  it('grows in proportion to its steps, backward pass and norms included', () => {
+    const [one, two, three] = [16, 32, 48].map((length) => compileTask(
+      analyse({ ...task, exampleShapes: { input_ids: [length] } }), rows, { mode: 'book-keeping', clipping, rho, rowsPerUnit: 1 },
+    ).graph.nodes.length) as [number, number, number];
+    expect(three - two).toBeLessThan(1.1 * (two - one));
+    // Two layers.
+    expect((three - two) / 16).toBeLessThan(2 * 36);
+  });
+
   it('stays whole where it is frozen, and is unrolled from the first layer that is trained', () => {
     const stepNodes = (trainable: readonly string[]): readonly Node[] => compileTask(
       analyse({ ...task, trainable }), rows, { mode: 'book-keeping', clipping, rho, rowsPerUnit: 1 }).graph.nodes;
