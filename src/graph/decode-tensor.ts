@@ -6,6 +6,7 @@ import {
   type Tensor,
   type TypedArrays,
   allocate,
+  arrayOn,
   bytesPerElement,
   sizeOf,
 } from '../tensor/tensor.ts';
@@ -13,7 +14,7 @@ import { bytesOf, dataTypeName, dtypeOf } from './onnx.ts';
 
 /**
  * Fetches bytes that a model keeps outside itself: `length` bytes from `offset` of the file at `location`, a path
- * relative to the model's folder.
+ * relative to the model's folder. Bytes that fill a buffer of their own become the tensor's memory.
  */
 export type ExternalData = (location: string, offset: number, length: number) => Uint8Array;
 
@@ -54,9 +55,19 @@ export function decodeTensor(proto: TensorProto, where: string, externalData?: E
       'the file is damaged or truncated: export or download it again',
     );
   }
-  const value: Tensor = { dtype, shape, data: allocate(dtype, elements) };
-  bytesOf(value).set(raw);
+  const value = owned(dtype, shape, raw) ?? copied(dtype, shape, raw);
   if (dtype === 'bool') normaliseBool(value);
+  return value;
+}
+
+/** A tensor on the bytes themselves, where nothing else lies in their memory (external data). */
+const owned = (dtype: DType, shape: Shape, raw: Uint8Array): Tensor | undefined =>
+  (raw.length > 0 && raw.buffer.byteLength === raw.length && raw.buffer instanceof ArrayBuffer
+    ? { dtype, shape, data: arrayOn(dtype, raw.buffer) } : undefined);
+
+function copied(dtype: DType, shape: Shape, raw: Uint8Array): Tensor {
+  const value: Tensor = { dtype, shape, data: allocate(dtype, sizeOf(shape)) };
+  bytesOf(value).set(raw);
   return value;
 }
 

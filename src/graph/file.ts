@@ -17,6 +17,7 @@ import { decodeModel } from './decode.ts';
 import { type ExternalLocation, encodeChunks } from './encode.ts';
 import type { Graph } from './ir.ts';
 import { bytesOf } from './onnx.ts';
+import { outline } from './outline.ts';
 
 /**
  * Reads an ONNX model, and weights that it keeps in files beside it.
@@ -24,12 +25,26 @@ import { bytesOf } from './onnx.ts';
  * @throws GhostgradError when a file cannot be read, and whatever {@link decodeModel} throws
  */
 export function readModel(path: string): Graph {
-  const bytes = explained('read', path, () => readFileSync(path));
+  const bytes = explained('read', path, () => outlineOf(path) ?? readFileSync(path));
   const folder = dirname(path);
   return decodeModel(bytes, {
     where: path,
     externalData: (location, offset, length) => readPart(join(folder, location), offset, length),
   });
+}
+
+/** Files below this are read whole. */
+const outlinedFrom = 1 << 20;
+
+function outlineOf(path: string): Uint8Array | undefined {
+  const file = openSync(path, 'r');
+  try {
+    const { size } = fstatSync(file);
+    if (size < outlinedFrom) return undefined;
+    return outline((offset, length) => readExactly(file, offset, length), size, basename(path));
+  } finally {
+    closeSync(file);
+  }
 }
 
 export interface WriteModelOptions {
@@ -153,17 +168,22 @@ function readPart(path: string, offset: number, length: number): Uint8Array {
           fix: 'the file is truncated or of another model: export or copy both again',
         });
       }
-      const bytes = new Uint8Array(length);
-      for (let at = 0; at < length;) {
-        const read = readSync(file, bytes, at, Math.min(length - at, 2 ** 30), offset + at);
-        if (read === 0) throw new Error('the file became shorter while it was read');
-        at += read;
-      }
-      return bytes;
+      return readExactly(file, offset, length);
     } finally {
       closeSync(file);
     }
   });
+}
+
+/** One read call may give less than it is asked for, and at most 2 GiB. */
+function readExactly(file: number, offset: number, length: number): Uint8Array {
+  const bytes = new Uint8Array(length);
+  for (let at = 0; at < length;) {
+    const read = readSync(file, bytes, at, Math.min(length - at, 2 ** 30), offset + at);
+    if (read === 0) throw new Error('the file became shorter while it was read');
+    at += read;
+  }
+  return bytes;
 }
 
 const reasons: Readonly<Record<string, { readonly found: string; readonly fix: string }>> = {

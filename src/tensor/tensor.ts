@@ -33,7 +33,7 @@ export interface Tensor<D extends DType = DType> extends TensorType {
 
 export type FloatTensor = Tensor<'float32'>;
 
-const constructors: { readonly [D in DType]: new (length: number) => TypedArrays[D] } = {
+const constructors: { readonly [D in DType]: new (content: number | ArrayBuffer) => TypedArrays[D] } = {
   float32: Float32Array, float64: Float64Array, float16: Uint16Array, bfloat16: Uint16Array,
   int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
   uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, bool: Uint8Array,
@@ -50,6 +50,9 @@ export const bytesPerElement = (dtype: DType): number => allocate(dtype, 1).BYTE
 /** A zeroed typed array of `length` elements of `dtype`. */
 export const allocate = <D extends DType>(dtype: D, length: number): TypedArrays[D] =>
   new constructors[dtype](length);
+
+/** The elements whose bytes a buffer holds, in the machine's order; not copied. */
+export const arrayOn = <D extends DType>(dtype: D, buffer: ArrayBuffer): TypedArrays[D] => new constructors[dtype](buffer);
 
 /** A tensor over `data` (not copied). Throws RangeError when its length is not that of `shape`. */
 export function tensor<D extends DType>(dtype: D, shape: Shape, data: TypedArrays[D]): Tensor<D> {
