@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, statSync, truncateSync, writeFileSync, readFileSyn
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { float32, int64 } from '../tensor/tensor.ts';
+import { type Tensor, float32, int64 } from '../tensor/tensor.ts';
 import { decodeModel } from './decode.ts';
 import { encodeModel } from './encode.ts';
 import { readModel } from './file.ts';
@@ -20,7 +20,7 @@ const constant: Node = {
 const graph: Graph = {
   name: 'large', opset: latestOpset, metadata: { note: 'kept' },
   inputs: [{ name: 'x', dtype: 'float32', shape: ['batch', 300_000] }], outputs: [{ name: 'y', dtype: 'float32', shape: ['batch', 300_000] }],
-  initializers: new Map([['weight', ramp(300_000)], ['small', int64([1, 2, 3])], ['other', ramp(100_000)]]),
+  initializers: new Map<string, Tensor>([['weight', ramp(300_000)], ['small', int64([1, 2, 3])], ['other', ramp(100_000)]]),
   nodes: [constant, { op: 'Add', domain: '', name: 'add', inputs: ['x', 'weight'], outputs: ['y'], attributes: {} }],
 };
 const digest = ({ buffer, byteOffset, byteLength }: ArrayBufferView) =>
