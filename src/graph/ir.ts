@@ -1,3 +1,4 @@
+import { GhostgradError } from '../errors.ts';
 import type { DType, Shape, Tensor, TensorType } from '../tensor/tensor.ts';
 
 /** An attribute of a node, tagged because ONNX tells 1 (int) from 1.0 (float). */
@@ -73,40 +74,50 @@ export interface TypedGraph extends Graph {
 /** The standard operator set that graphs are upgraded to. */
 export const latestOpset = 21;
 
-export function intAttribute(node: Pick<Node, 'attributes'>, name: string, fallback: number): number {
-  const a = node.attributes[name];
-  return a?.type === 'int' ? a.value : fallback;
+type Attributed = Pick<Node, 'attributes'> & Partial<Pick<Node, 'op' | 'name'>>;
+
+function wrongType({ op, name: node = '' }: Attributed, name: string, { type, value }: Attribute, expected: string): never {
+  throw new GhostgradError({
+    what: `attribute ${name} is of the wrong type`, where: op === undefined ? undefined : showNode({ op, name: node }),
+    found: type === 'other' ? value : type, expected, fix: 'export the model again, or repair the node',
+  });
 }
 
-export function floatAttribute(node: Pick<Node, 'attributes'>, name: string, fallback: number): number {
+/** Attributes by name, or what stands in for one that is absent. Each throws GhostgradError for one of another type. */
+export function intAttribute(node: Attributed, name: string, fallback: number): number {
   const a = node.attributes[name];
-  return a?.type === 'float' || a?.type === 'int' ? a.value : fallback;
+  if (a === undefined) return fallback;
+  return a.type === 'int' ? a.value : wrongType(node, name, a, 'int');
 }
 
-export function intsAttribute<F extends readonly number[] | undefined>(
-  node: Pick<Node, 'attributes'>, name: string, fallback: F,
-): readonly number[] | F {
+export function floatAttribute(node: Attributed, name: string, fallback: number): number {
   const a = node.attributes[name];
-  return a?.type === 'ints' ? a.value : fallback;
+  if (a === undefined) return fallback;
+  return a.type === 'float' || a.type === 'int' ? a.value : wrongType(node, name, a, 'float or int');
 }
 
-export function stringAttribute(node: Pick<Node, 'attributes'>, name: string, fallback: string): string {
+export function intsAttribute<F extends readonly number[] | undefined>(node: Attributed, name: string, fallback: F): readonly number[] | F {
   const a = node.attributes[name];
-  return a?.type === 'string' ? a.value : fallback;
+  if (a === undefined) return fallback;
+  return a.type === 'ints' ? a.value : wrongType(node, name, a, 'ints');
 }
 
-export function floatsAttribute<F extends readonly number[] | undefined>(
-  node: Pick<Node, 'attributes'>, name: string, fallback: F,
-): readonly number[] | F {
+export function stringAttribute(node: Attributed, name: string, fallback: string): string {
   const a = node.attributes[name];
-  return a?.type === 'floats' ? a.value : fallback;
+  if (a === undefined) return fallback;
+  return a.type === 'string' ? a.value : wrongType(node, name, a, 'string');
 }
 
-export function stringsAttribute(
-  node: Pick<Node, 'attributes'>, name: string, fallback: readonly string[],
-): readonly string[] {
+export function floatsAttribute<F extends readonly number[] | undefined>(node: Attributed, name: string, fallback: F): readonly number[] | F {
   const a = node.attributes[name];
-  return a?.type === 'strings' ? a.value : fallback;
+  if (a === undefined) return fallback;
+  return a.type === 'floats' ? a.value : wrongType(node, name, a, 'floats');
+}
+
+export function stringsAttribute(node: Attributed, name: string, fallback: readonly string[]): readonly string[] {
+  const a = node.attributes[name];
+  if (a === undefined) return fallback;
+  return a.type === 'strings' ? a.value : wrongType(node, name, a, 'strings');
 }
 
 /** What specialisation asks of the operator table; `ops/` provides it, so that `graph/` knows no operator. */

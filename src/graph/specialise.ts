@@ -14,6 +14,10 @@ import { prune } from './prune.ts';
 
 /** Folded values above this many elements stay computations: they would only make the graph large. */
 const maximumFolded = 1_000_000;
+/** So do all others after this many elements in total: a small file must not fill the memory. */
+const maximumFoldedInTotal = 8_000_000;
+/** More elements than any memory holds, in one value. Below it products of sizes are exact. */
+const maximumElements = 2 ** 42;
 
 /**
  * The graph for inputs of given shapes: the type of every value is inferred, and whatever can be computed from
@@ -70,6 +74,7 @@ export function specialisePart(
   const nodes: Node[] = [];
   const failures: { node: Node; error: unknown }[] = [];
   const frontier = new Set<string>();
+  let foldedInTotal = 0;
   // What leads to no output need not be supported.
   for (const node of prune(graph).nodes) {
     const operands = node.inputs.map((name) => (name === '' ? undefined : types.get(name)));
@@ -88,7 +93,8 @@ export function specialisePart(
     node.outputs.forEach((name, i) => {
       if (name !== '') types.set(name, inferred[i]!);
     });
-    const modest = inferred.every(({ shape }) => sizeOf(shape) <= maximumFolded);
+    const elements = Math.max(0, ...inferred.map(({ shape }) => sizeOf(shape)));
+    const modest = elements <= maximumFolded && foldedInTotal + elements <= maximumFoldedInTotal;
     const folded = modest ? semantics.fold(node, operands, node.inputs.map(foldable)) : undefined;
     if (folded === undefined) {
       nodes.push(node);
@@ -99,6 +105,7 @@ export function specialisePart(
       if (name === '' || value === undefined) return;
       initializers.set(name, value);
       literals.add(name);
+      foldedInTotal += value.data.length;
     });
   }
 
@@ -117,6 +124,7 @@ function outputTypes(
   semantics: OperatorSemantics,
 ): readonly TensorType[] {
   const inferred = semantics.infer(node, operands, constants);
+  inferred.forEach((type) => { requirePossible(type, showNode(node)); });
   const extra = node.outputs.find((name, i) => name !== '' && inferred[i] === undefined);
   if (extra === undefined) return inferred;
   throw new GhostgradError({ what: `${showNode(node)} has more outputs than its operator`, found: `"${extra}"` });
@@ -131,6 +139,16 @@ function settingsOf({ initializers, nodes }: Graph, { untrained = () => [] }: Op
     node.inputs.forEach((name, i) => (places.includes(i) ? settings : others).add(name));
   }
   return new Set([...settings].filter((name) => initializers.has(name) && !others.has(name)));
+}
+
+/** Throws GhostgradError for a size that is no size, or that no memory holds. */
+function requirePossible({ shape }: TensorType, where: string): void {
+  if (shape.every((n) => Number.isSafeInteger(n) && n >= 0) && sizeOf(shape) <= maximumElements) return;
+  throw new GhostgradError({
+    what: 'a value of an impossible size', where, found: showShape(shape),
+    expected: `whole numbers of at least 0, and at most ${maximumElements} elements`,
+    fix: 'check the sizes that the model declares and the shapes given for its inputs',
+  });
 }
 
 type ConcreteInput = ValueInfo & TensorType;
@@ -162,6 +180,7 @@ function concreteInputs(graph: Graph, shapes: Readonly<Record<string, Shape>>): 
         fix: `give its shape, e.g. ${input.name}=${example.join()}`,
       });
     }
+    requirePossible({ dtype: input.dtype, shape }, `input "${input.name}"`);
     return { name: input.name, dtype: input.dtype, shape };
   });
 }

@@ -2,7 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import {
   type Attributes, type Graph, type Node, type OperatorSemantics, type TypedGraph, int, ints, latestOpset, showNode,
 } from '../graph/ir.ts';
-import { type DType, type Shape, type Tensor, type TensorType, float32, int64, sameShape, sizeOf, tensor } from '../tensor/tensor.ts';
+import { type DType, type Shape, type Tensor, type TensorType, float32, int64, isFloat, sameShape, sizeOf, tensor } from '../tensor/tensor.ts';
 
 /** The name of a value in the graph under construction. */
 export type Value = string;
@@ -56,7 +56,10 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
     do name = `${hint}_${counter++}`; while (types.has(name) || nodeNames.has(name));
     return name;
   };
-  const type = (value: Value): TensorType => {
+  const type = (value: Value | undefined): TensorType => {
+    if (value === undefined || value === '') {
+      throw new GhostgradError({ what: 'an input that is required is omitted', fix: 'export the model again, or repair the node' });
+    }
     const t = types.get(value);
     if (t === undefined) throw new Error(`no value "${value}" in the graph under construction`);
     return t;
@@ -110,6 +113,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
     },
     constant,
     scalar: (x, dtype = 'float32') => constant(
+      !isFloat(dtype) && !Number.isInteger(x) ? notWhole(x, dtype) :
       dtype === 'float64' ? tensor('float64', [], Float64Array.of(x)) : dtype === 'int64' ? int64([x], []) : float32([x], []),
     ),
     ints: (values) => constant(int64(values)),
@@ -134,6 +138,12 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
     },
     build: (outputs, name = base?.name ?? 'graph') => finish(name, base, inputs, nodes, types, constants, outputs),
   };
+}
+
+function notWhole(x: number, dtype: DType): never {
+  throw new GhostgradError({
+    what: `${dtype} operands of an operator on real numbers`, found: `${x} among them`, fix: 'export the model with float32 operands',
+  });
 }
 
 /** Whether two tensors of one type hold the same bits (so that -0 is not 0, and NaN is NaN). */

@@ -61,8 +61,14 @@ export const elementAt = (t: Tensor, at: readonly number[]): Element => elements
 /** The same elements with another shape. */
 export const withShape = (t: Tensor, shape: Shape): Tensor => tensor(t.dtype, shape, t.data);
 
+function* repeated(v: Element, count: number): Iterable<Element> {
+  for (let i = 0; i < count; i++) yield v;
+}
+
 /** t broadcast to a shape. */
 export function expandTo(t: Tensor, shape: Shape): Tensor {
+  const [only] = t.data;
+  if (t.data.length === 1 && only !== undefined) return fromElements(t.dtype, shape, repeated(only, sizeOf(shape)));
   const shift = shape.length - t.shape.length;
   return pick(t, shape, (at) => t.shape.map((n, i) => (n === 1 ? 0 : at[i + shift]!)));
 }

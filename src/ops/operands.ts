@@ -24,6 +24,18 @@ export const badOperands = ({ node }: Pick<OperandContext, 'node'>, found: strin
     fix: 'check the shapes given for the model\'s inputs, or export the model again',
   });
 
+/** What is written out as one node, or one number, for each of its parts has at most this many. */
+const maximumUnrolled = 100_000;
+
+/** Throws GhostgradError where a node would have to be written out in too many parts. */
+export function requireUnrolled({ node }: Pick<OperandContext, 'node'>, parts: number, what: string, most = maximumUnrolled): void {
+  if (parts <= most) return;
+  throw new GhostgradError({
+    what: `${node.op} over ${what} of ${parts} entries`, where: showNode(node), expected: `at most ${most}`,
+    fix: 'check the sizes that the model declares and the shapes given for its inputs',
+  });
+}
+
 /** The gradient of an output that is known to have one. */
 export function outputGradient(
   { node, outputGradients }: Pick<ParameterContext, 'node' | 'outputGradients'>, index = 0,

@@ -1,10 +1,10 @@
 import { type Node, int, intAttribute, intsAttribute, showShape, string } from '../graph/ir.ts';
-import { type Shape, type TensorType, float32, int64, sizeOf } from '../tensor/tensor.ts';
+import { type Shape, type TensorType, float32, sizeOf } from '../tensor/tensor.ts';
 import {
   type GraphBuilder, type Value, concat, filled, mul, pad, reshape, scale, slice, sub, where,
 } from './builder.ts';
-import { badOperands, operand, outputGradient, violation } from './operands.ts';
-import type { BatchContext, BatchResult, NoGradient, OperandContext, Operator } from './operator.ts';
+import { badOperands, operand, outputGradient, requireUnrolled, violation } from './operands.ts';
+import type { BatchContext, BatchResult, GradientContext, NoGradient, OperandContext, Operator } from './operator.ts';
 import { gate } from './rules.ts';
 import { type Windows, slidingWindows } from './windows.ts';
 
@@ -79,6 +79,10 @@ function interleave(b: GraphBuilder, phases: readonly (Value | undefined)[], sha
 const isTrivial = ({ kernel, stride, before, count, size }: Line): boolean =>
   kernel === 1 && stride === 1 && before === 0 && count === size;
 
+/** 0, step, 2·step, …, `count` of them, int64. */
+const counted = (b: GraphBuilder, count: number, step = 1): Value =>
+  b.op('Range', [0, count * step, step].map((n) => b.scalar(n, 'int64')));
+
 /**
  * The gradient of MaxPool: each window hands its own to the first of its maxima in row-major order, ties included.
  * The kernel has written down where each maximum stands, as a place in the whole input. Less the place where its
@@ -88,7 +92,7 @@ const isTrivial = ({ kernel, stride, before, count, size }: Line): boolean =>
 export function maxPoolGradientByIndices(b: GraphBuilder, x: Value, y: Value, dY: Value, windows: Windows): Value {
   const shape = b.shape(x);
   const [planes, size, count] = [shape[0]! * shape[1]!, sizeOf(shape.slice(2)), sizeOf(windows.counts)];
-  const begins = b.constant(int64(Array.from({ length: planes }, (_, i) => i * size), [planes, 1]));
+  const begins = reshape(b, counted(b, planes, size), [planes, 1]);
   const places = sub(b, reshape(b, b.optionalOutput(y, 1), [planes, count]), begins);
   const overlapping = linesOf(shape, windows).some((line) => (line.kernel - 1) * line.dilation >= line.stride);
   const scattered = b.op('ScatterElements',
@@ -132,8 +136,9 @@ function divisors(line: Line, after: number, includePad: boolean): number[] {
   });
 }
 
-function averagePoolGradient(b: GraphBuilder, x: Shape, dY: Value, windows: Windows, includePad: boolean): Value {
+function averagePoolGradient({ b, node }: Pick<GradientContext, 'b' | 'node'>, x: Shape, dY: Value, windows: Windows, includePad: boolean): Value {
   const lines = linesOf(x, windows);
+  lines.forEach(({ count }) => { requireUnrolled({ node }, count, 'an axis'); });
   const perAxis = lines.map((line, i) => divisors(line, windows.pads[lines.length + i]!, includePad));
   const table = perAxis.reduce((left, right) => left.flatMap((n) => right.map((m) => n * m)), [1]);
   const uniform = table.every((n) => n === table[0]);
@@ -196,7 +201,7 @@ const averagePool: Operator = {
     const { b, node, inputs } = context;
     const x = b.shape(inputs[0]!);
     const includePad = intAttribute(node, 'count_include_pad', 0) !== 0;
-    return [averagePoolGradient(b, x, outputGradient(context), windowsOf(node, x), includePad)];
+    return [averagePoolGradient(context, x, outputGradient(context), windowsOf(node, x), includePad)];
   },
 };
 
@@ -220,7 +225,7 @@ const globalMaxPool: Operator = {
     const [n, c] = [shape[0]!, shape[1]!];
     const size = sizeOf(shape.slice(2));
     const first = b.op('ArgMax', [reshape(b, inputs[0]!, [n, c, size])], { axis: int(2), keepdims: int(1) });
-    const places = b.constant(int64(Array.from({ length: size }, (_, i) => i)));
+    const places = counted(b, size);
     const dY = reshape(b, outputGradient(context), [n, c, 1]);
     const chosen = where(b, b.op('Equal', [first, places]), dY, b.scalar(0, b.type(dY).dtype));
     return [reshape(b, chosen, shape)];

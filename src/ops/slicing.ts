@@ -3,7 +3,7 @@ import type { Shape } from '../tensor/tensor.ts';
 import { type GraphBuilder, type Value, concat, filled, pad, reduceSum, reshape, slice, sub } from './builder.ts';
 import { concatConstants, pick } from './fold.ts';
 import { scatterAlong } from './gathering.ts';
-import { badOperands, operand, outputGradient, violation } from './operands.ts';
+import { badOperands, operand, outputGradient, requireUnrolled, violation } from './operands.ts';
 import type { BatchContext, BatchResult, GradientContext, OperandContext, Operator } from './operator.ts';
 import {
   alongAxes, axisAttribute, builtIntegers, fromFront, integers, jointBatch, refuseAlong, requiredIntegers,
@@ -49,6 +49,9 @@ const concatenation: Operator = {
 function pieces(node: Node, given: readonly number[] | undefined, size: number): readonly number[] {
   if (given !== undefined) return given;
   const count = intAttribute(node, 'num_outputs', node.outputs.length);
+  if (count < node.outputs.length || count > Math.max(size, node.outputs.length)) {
+    throw badOperands({ node }, `num_outputs ${count} for ${node.outputs.length} outputs of an axis of ${size}`, 'as many as there are outputs');
+  }
   const each = Math.ceil(size / count);
   return Array.from({ length: count }, (_, i) => Math.max(0, Math.min(each, size - i * each)));
 }
@@ -214,6 +217,8 @@ const padding: Operator = {
     const wanted = contextPaddings(context);
     const padded = shape.map((n, i) =>
       wanted.filter(({ axis }) => axis === i).reduce((sum, { before, after }) => sum + before + after, n));
+    const mirrors = stringAttribute(context.node, 'mode', 'constant') !== 'constant';
+    wanted.forEach(({ axis }) => { if (mirrors) requireUnrolled(context, padded[axis]!, 'an axis'); });
     if (padded.every((n) => n >= 0)) return [{ dtype, shape: padded }];
     throw badOperands(context, `${showShape(padded)} after padding`, 'sizes of at least 0');
   },

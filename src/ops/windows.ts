@@ -1,6 +1,6 @@
 import { type Node, intAttribute, intsAttribute, showShape, stringAttribute } from '../graph/ir.ts';
 import type { Shape } from '../tensor/tensor.ts';
-import { badOperands } from './operands.ts';
+import { badOperands, requireUnrolled } from './operands.ts';
 import type { ConvolutionGeometry } from './operator.ts';
 
 /** How windows slide over the spatial axes, every default and `auto_pad` resolved. */
@@ -30,6 +30,8 @@ export function slidingWindows(node: Node, spatial: Shape, kernel: Shape, use: '
     throw badOperands({ node }, `${shown}, pads ${showShape(declared)} over spatial axes ${showShape(spatial)}`,
       'one positive entry for each spatial axis, no negative pads');
   }
+  // Gradients are written out element by element of a window.
+  requireUnrolled({ node }, Math.max(...kernel, ...strides), 'a window or a step');
   const reach = reachOf({ kernel, dilations });
   const mode = stringAttribute(node, 'auto_pad', 'NOTSET');
   const isGapped = use === 'pooling' && kernel.some((k, i) => k < strides[i]!);

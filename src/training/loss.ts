@@ -5,7 +5,7 @@ import {
 } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { unknownName } from '../suggest.ts';
-import { type TensorType, int64, isFloat } from '../tensor/tensor.ts';
+import { type TensorType, isFloat } from '../tensor/tensor.ts';
 
 /** A loss by name, or `output:<name>`: an output of the model that is already one loss a row, [B]. */
 export type LossName = 'cross-entropy' | 'binary-cross-entropy' | 'mse' | 'causal-lm' | `output:${string}`;
@@ -38,7 +38,7 @@ function crossEntropies(b: GraphBuilder, logits: Value, labels: Value): Value {
   const places = b.shape(labels);
   const classes = b.shape(logits).at(-1)!;
   const logProbabilities = b.op('LogSoftmax', [logits], { axis: int(-1) });
-  const column = b.constant(int64(Array.from({ length: classes }, (_, i) => i)));
+  const column = b.op('Range', [0, classes, 1].map((n) => b.scalar(n, 'int64')));
   const isLabel = b.op('Equal', [reshape(b, labels, [...places, 1]), column]);
   // Selection, not multiplication: the logarithm of another class's probability may be -Infinity.
   return neg(b, reduceSum(b, where(b, isLabel, logProbabilities, b.scalar(0)), [places.length]));
