@@ -4,7 +4,7 @@ import { type Mode, modes } from '../src/clipping/plan.ts';
 import { type Attributes, type Graph, type Node, float, int, ints, latestOpset } from '../src/graph/ir.ts';
 import { type Tensor, int64, sizeOf } from '../src/tensor/tensor.ts';
 import { analyse, requireTrainable } from '../src/training/compile.ts';
-import { type Batch, oracle, relativeDifference, runStep, weightedSum } from './support/oracle.ts';
+import { type Batch, lossAlong, oracle, parametersOf, relativeDifference, runStep, weightedSum } from './support/oracle.ts';
 import { randomLabels, randomTensor, testRandom } from './support/random-network.ts';
 
 const random = testRandom(21);
@@ -20,11 +20,19 @@ function graphOf({ nodes, weights, literals = {}, input }: Sketch): Graph {
   const drawn = Object.entries(weights).map(([name, shape]) => [name, randomTensor(random, shape, 1 / Math.sqrt(Math.max(1, sizeOf(shape.slice(1)))))] as const);
   return {
     name: 'sketch', opset: latestOpset, metadata: {},
-    nodes: nodes.map(([op, inputs, output, attributes = {}], i): Node => ({ op, domain: '', name: `${op}_${i}`, inputs, outputs: [output], attributes })),
+    nodes: nodes.map(([op, inputs, output, attributes = {}], i): Node => ({ op, domain: '', name: `${op}_${i}`, inputs, outputs: output.split(','), attributes })),
     initializers: new Map<string, Tensor>([...drawn, ...Object.entries(literals)]), literals: new Set(Object.keys(literals)),
     inputs: [{ name: 'input', dtype: input.dtype, shape: ['batch', ...input.shape] }],
     outputs: [{ name: 'logits', dtype: 'float32', shape: ['batch', 3] }],
   };
+}
+
+function batchOf(sketch: Sketch, rows: number): Batch {
+  const shape = [rows, ...sketch.input.shape];
+  const input = sketch.input.dtype === 'int64'
+    ? int64(Array.from({ length: sizeOf(shape) }, () => Math.floor(random() * 6)), shape)
+    : randomTensor(random, shape);
+  return { rows, inputs: { input }, labels: randomLabels(random, rows, 3) };
 }
 
 const head = (from: string) => [
@@ -77,21 +85,91 @@ const sketches: Readonly<Record<string, Sketch>> = {
     literals: { variance: { dtype: 'float32', shape: [3], data: Float32Array.of(0.5, 1, 2) } },
     nodes: [['Conv', ['input', 'w'], 'c', { kernel_shape: ints([3, 3]) }], ['BatchNormalization', ['c', 'scale', 'shift', 'mean', 'variance'], 'n'], ['Relu', ['n'], 'r'], ...head('r')],
   },
+  'a table tied to the output head through its transpose': {
+    input: { dtype: 'int64', shape: [7] },
+    weights: { table: [6, 4], w: [4, 4], 'head.weight': [3, 6], 'head.bias': [3] },
+    literals: { axes: int64([1]) },
+    nodes: [
+      ['Gather', ['table', 'input'], 'e'], ['MatMul', ['e', 'w'], 'm'], ['Tanh', ['m'], 't'],
+      ['Transpose', ['table'], 'turned', { perm: ints([1, 0]) }], ['MatMul', ['t', 'turned'], 'scores'],
+      ['ReduceMean', ['scores', 'axes'], 'r', { keepdims: int(0) }], ...head('r'),
+    ],
+  },
+  'a table that multiplies from its other side': {
+    input: { dtype: 'int64', shape: [5] },
+    weights: { table: [6, 6], 'head.weight': [3, 30], 'head.bias': [3] },
+    nodes: [['Gather', ['table', 'input'], 'e'], ['Tanh', ['e'], 't'], ['MatMul', ['t', 'table'], 'm'], ...head('m')],
+  },
+  'a fused weight and bias in slices, and positions from the front of a table': {
+    input: { dtype: 'float32', shape: [3, 4] },
+    weights: { qkv: [4, 12], bias: [12], positions: [8, 4], 'head.weight': [3, 12], 'head.bias': [3] },
+    literals: { first: int64([0, 1, 2]), starts: int64([4]), ends: int64([8]), axes: int64([0]) },
+    nodes: [
+      ['Gather', ['positions', 'first'], 'at'], ['Add', ['input', 'at'], 'x'],
+      ['Split', ['qkv'], 'q,k,v', { axis: int(1), num_outputs: int(3) }], ['Slice', ['bias', 'starts', 'ends', 'axes'], 'kb'],
+      ['MatMul', ['x', 'q'], 'qx'], ['MatMul', ['x', 'k'], 'kx'], ['MatMul', ['x', 'v'], 'vx'], ['Add', ['kx', 'kb'], 'kk'],
+      ['Transpose', ['kk'], 'kt', { perm: ints([0, 2, 1]) }], ['MatMul', ['qx', 'kt'], 's'], ['Softmax', ['s'], 'p', { axis: int(-1) }],
+      ['MatMul', ['p', 'vx'], 'o'], ...head('o'),
+    ],
+  },
+  'overlapping slices, and a weight used whole besides': {
+    input: { dtype: 'float32', shape: [2, 4] },
+    weights: { w: [4, 6], 'head.weight': [3, 10], 'head.bias': [3] },
+    literals: { s0: int64([0]), e0: int64([3]), s1: int64([1]), e1: int64([3]), axes: int64([1]) },
+    nodes: [
+      ['Slice', ['w', 's0', 'e0', 'axes'], 'left'], ['Slice', ['w', 's1', 'e1', 'axes'], 'inner'],
+      ['MatMul', ['input', 'left'], 'a'], ['MatMul', ['input', 'inner'], 'b'], ['Concat', ['a', 'b'], 'c', { axis: int(-1) }],
+      ['Tanh', ['c'], 't'], ...head('t'),
+    ],
+  },
+  'weights computed before they meet the data': {
+    input: { dtype: 'float32', shape: [2, 4] },
+    weights: { direction: [4, 5], length: [5], down: [5, 2], up: [2, 5], 'head.weight': [3, 10], 'head.bias': [3] },
+    literals: { axes: int64([0]) },
+    nodes: [
+      ['ReduceL2', ['direction', 'axes'], 'norms', { keepdims: int(1) }], ['Div', ['direction', 'norms'], 'unit'], ['Mul', ['unit', 'length'], 'w'],
+      ['MatMul', ['input', 'w'], 'a'], ['Tanh', ['a'], 't'], ['MatMul', ['down', 'up'], 'low'], ['MatMul', ['t', 'low'], 'm'],
+      ['Tanh', ['m'], 'y'], ...head('y'),
+    ],
+  },
+  'a class token repeated for every row, and one kernel for two inputs': {
+    input: { dtype: 'float32', shape: [2, 6] },
+    weights: { token: [1, 1, 6], kernel: [2, 2, 3], 'head.weight': [3, 20], 'head.bias': [3] },
+    literals: { ones: int64([1, 1]) },
+    nodes: [
+      ['Shape', ['input'], 'size', { start: int(0), end: int(1) }], ['Concat', ['size', 'ones'], 'target', { axis: int(0) }],
+      ['Expand', ['token', 'target'], 'tokens'], ['Mul', ['tokens', 'input'], 'scaled'],
+      ['Conv', ['input', 'kernel'], 'c1', { kernel_shape: ints([3]), pads: ints([1, 0]) }],
+      ['Conv', ['scaled', 'kernel'], 'c2', { kernel_shape: ints([3]), pads: ints([0, 1]) }], ['Tanh', ['c1'], 't1'],
+      ['Concat', ['t1', 'c2'], 'both', { axis: int(1) }], ...head('both'),
+    ],
+  },
 };
+
+describe('the gradients of each sketch', () => {
+  it.each(Object.keys(sketches))('%s: equal differences of the loss', async (name) => {
+    const sketch = sketches[name]!;
+    const analysis = analyse({ model: graphOf(sketch), loss: 'cross-entropy' });
+    const batch = batchOf(sketch, 1);
+    const { gradients: [gradient] } = await oracle(analysis, batch);
+    const direction = new Map([...parametersOf(analysis)].map(([key, t]) => [key, Float32Array.from(t.data, () => random() * 2 - 1)]));
+    const slope = async (h: number) => (await lossAlong(analysis, batch, direction, h) - await lossAlong(analysis, batch, direction, -h)) / (2 * h);
+    const differences = (4 * await slope(1 / 64) - await slope(1 / 32)) / 3;
+    const expected = [...gradient!].reduce((sum, [key, g]) => sum + g.reduce((s, x, i) => s + x * direction.get(key)![i]!, 0), 0);
+    expect(Math.abs(differences - expected)).toBeLessThan(2e-3 * Math.max(1, Math.abs(expected)));
+  });
+});
+
 describe('every kind of parameter use equals the oracle', () => {
   const cases = Object.keys(sketches).flatMap((name) => modes.filter((mode) => mode !== 'non-private').map((mode): [string, Mode] => [name, mode]));
   it.each(cases)('%s, %s', async (name, mode) => {
     const sketch = sketches[name]!;
     const analysis = analyse({ model: graphOf(sketch), loss: 'cross-entropy' });
     requireTrainable(analysis);
+    expect(analysis.violations.length + analysis.obstacles.length).toBe(0);
     expect(analysis.parameters.length).toBe(Object.keys(sketch.weights).length - (name.startsWith('batch norm') ? 1 : 0));
     for (const rowsPerUnit of [1, 2]) {
-      const rows = 4;
-      const shape = [rows, ...sketch.input.shape];
-      const input = sketch.input.dtype === 'int64'
-        ? int64(Array.from({ length: sizeOf(shape) }, () => Math.floor(random() * 6)), shape)
-        : randomTensor(random, shape);
-      const batch: Batch = { rows, inputs: { input }, labels: randomLabels(random, rows, 3) };
+      const batch = batchOf(sketch, 4);
       const truth = await oracle(analysis, batch, rowsPerUnit);
       const threshold = Math.min(...truth.norms) * 0.8;
       const found = await runStep(analysis, batch, { mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit }, threshold);

@@ -48,6 +48,19 @@ export async function oracle(analysis: Analysis, batch: Batch, rowsPerUnit = 1):
   return { gradients, losses, norms: gradients.map(normOf) };
 }
 
+/** The loss of the only example of a batch, with the parameters moved by h·direction. */
+export async function lossAlong(
+  analysis: Analysis, batch: Batch, direction: ReadonlyMap<string, Float32Array>, h: number,
+): Promise<number> {
+  const moved = new Map([...analysis.task.model.initializers].map(([name, t]) => {
+    const along = direction.get(name);
+    return [name, along === undefined ? t : tensor('float32', t.shape, Float32Array.from(along, (x, i) => Number(t.data[i]) + h * x))] as const;
+  }));
+  const model = { ...analysis.task.model, initializers: moved };
+  const { losses: [loss] } = await oracle({ ...analysis, task: { ...analysis.task, model } }, batch);
+  return loss!;
+}
+
 export const normOf = (gradient: ReadonlyMap<string, Float32Array>): number =>
   Math.sqrt([...gradient.values()].reduce((total, g) => total + g.reduce((s, x) => s + x * x, 0), 0));
 
