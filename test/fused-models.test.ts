@@ -146,3 +146,10 @@ describe('private steps of models in fused operators', () => {
     expect(relativeDifference(sums, weightedSum(alone.gradients, Array.from(weights)))).toBeLessThan(1e-4);
   });
 });
+
+it.each(['a decoder as the tools for language models write it', 'a decoder in opset 23'])('tables of angles are settings, not parameters: %s', (name) => {
+  const sketch = sketches[name]!;
+  const graph = graphOf(sketch);
+  const asStored = { ...graph, literals: new Set([...graph.literals ?? []].filter((literal) => literal !== 'cos' && literal !== 'sin')) };
+  expect([...analyse({ model: upgrade(asStored), loss: 'cross-entropy' }).parameters].sort()).toEqual(Object.keys(sketch.weights).sort());
+});

@@ -2,7 +2,7 @@ import { type BatchTrace, type Violation, proofBatchSizes, sizeDependence, trace
 import { type GradientPath, type Obstacle, dependentOn, gradientPath } from '../autodiff/reverse.ts';
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
-import { type Graph, type TypedGraph, showShape } from '../graph/ir.ts';
+import { type Graph, type Node, type TypedGraph, showShape } from '../graph/ir.ts';
 import { prune } from '../graph/prune.ts';
 import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
@@ -47,7 +47,7 @@ export function analyse(given: Task): Analysis {
   const task = focused(given);
   const [proof, again] = proofBatchSizes.map((rows) => proveAt(task, rows)) as [Proof, Proof];
   const { graph, loss, trace } = proof;
-  const wanted = trainableParameters(graph, task.trainable ?? 'all');
+  const wanted = trainableParameters(graph, task.trainable ?? 'all', task.model.nodes);
   const path = gradientPath(graph, wanted, loss, trace.batch);
   const violations = [...trace.violations, ...again.trace.violations.filter(({ node }) => !trace.violations.some((v) => v.node === node))];
   const doubts = violations.length > 0 ? [] : [
@@ -175,9 +175,14 @@ export function atBatchSize(task: Task, rows: number): AtBatchSize {
   return { typed, graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
 }
 
-/** Float initializers (not literals) that match, less those that an operator keeps as statistics. */
-export function trainableParameters(graph: Graph, trainable: 'all' | readonly string[]): Set<Value> {
-  const untrained = new Set(graph.nodes.flatMap((node) => (hasOperator(node) ? entryOf(node).untrained ?? [] : []).map((i) => node.inputs[i] ?? '')));
+/**
+ * Float initializers (not literals) that match, less those that an operator keeps as statistics or settings.
+ *
+ * @param whole the nodes of the model before any was expanded, for operators that say so of themselves as a whole
+ */
+export function trainableParameters(graph: Graph, trainable: 'all' | readonly string[], whole: readonly Node[] = graph.nodes): Set<Value> {
+  const untrained = new Set([...graph.nodes, ...whole].flatMap((node) =>
+    (hasOperator(node) ? entryOf(node).untrained ?? [] : []).map((i) => node.inputs[i] ?? '')));
   const parameters = [...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
     && graph.literals?.has(name) !== true && !untrained.has(name)).map(([name]) => name);
   return new Set(trainable === 'all' ? parameters : trainable.flatMap((pattern) => matching(pattern, parameters)));
