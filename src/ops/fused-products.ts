@@ -96,9 +96,15 @@ const biasSplitGelu: Composite = {
   lacksKernel: () => true,
 };
 
+/** DequantizeLinear under its older name: one scale for all, unless an axis is given. */
+const dequantizeLinear: Composite = {
+  expand: ({ b, node, inputs }) => [b.op('DequantizeLinear', inputs.flatMap((v) => (v === undefined ? [] : [v])), only(node, 'axis'))],
+};
+
 /** Products with what ONNX Runtime's optimizer fuses to them. */
 export const fusedProducts = {
   'com.microsoft:FusedGemm': fusedGemm, 'com.microsoft:FusedConv': fusedConv,
   'com.microsoft:FusedMatMulActivation': fusedMatMulActivation, 'com.microsoft:TransposeMatMul': transposeMatMul,
   'com.microsoft:GemmFastGelu': gemmFastGelu, 'com.microsoft:BiasAdd': biasAdd, 'com.microsoft:BiasSplitGelu': biasSplitGelu,
+  'com.microsoft:DequantizeLinear': dequantizeLinear,
 } satisfies Record<string, Operator | Composite>;

@@ -3,9 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { type Attribute, type Attributes, float, int, ints, string } from '../../src/graph/ir.ts';
 import { expandComposites, runnable } from '../../src/ops/expand.ts';
 import { refusalOf } from '../../src/ops/refusals.ts';
-import { float32 } from '../../src/tensor/tensor.ts';
+import { float32, tensor } from '../../src/tensor/tensor.ts';
 import { checkExpansion, expectRowsApart } from '../support/expansion-check.ts';
-import { type Operand, type Sample, buildNode, feedsOf, floats, given, shared, withSession } from '../support/operator-sample.ts';
+import { type Operand, type Sample, buildNode, constantOperand, feedsOf, floats, given, shared, withSession } from '../support/operator-sample.ts';
 
 const numRuns = 15;
 
@@ -106,6 +106,17 @@ describe('fusions that ONNX Runtime computes on GPUs alone', () => {
     expect(runnable(whole)).toEqual(expandComposites(whole));
     const y = (await withSession(runnable(whole), (run) => run(feedsOf(sample))))['y0']!;
     y.data.forEach((value: number | bigint, i: number) => expect(Number(value)).toBeCloseTo(reference(i), 4));
+  });
+});
+
+describe('com.microsoft:DequantizeLinear', () => {
+  it.each([[[], {}], [[3], { axis: int(1) }]])('is what ONNX Runtime computes with scales of shape %j', async (shape, attributes) => {
+    const byte = (values: readonly number[], own: readonly number[]): Operand => ({ value: tensor('uint8', own, Uint8Array.from(values)) });
+    const scales = shape.length === 0 ? [0.5] : [0.5, 0.25, 2];
+    await checkExpansion({
+      op: 'com.microsoft:DequantizeLinear', attributes,
+      inputs: [byte([0, 1, 2, 130, 200, 255], [2, 3]), constantOperand(float32(scales, shape)), constantOperand(byte(scales.map((_, i) => 128 + i), shape).value)],
+    });
   });
 });
 
