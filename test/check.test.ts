@@ -14,7 +14,10 @@ const model = (name: string) => upgrade(readModel(fixture(`models/${name}.onnx`)
 const expected = (name: string) => parseExpected(readFileSync(fixture(`gradients/${name}.json`), 'utf8'), name);
 
 describe('reference gradients of another implementation', () => {
-  const names = ['mlp-random', 'vgg11-tiny-random', 'resnet18-gn-tiny-random', 'resnet20-cifar10-bn'];
+  const names = [
+    'mlp-random', 'vgg11-tiny-random', 'resnet18-gn-tiny-random', 'resnet20-cifar10-bn',
+    'bert-tiny-random', 'vit-tiny-random', 'gpt2-tiny-random', 'gpt2-tiny-random-tied',
+  ];
   const cases = names.flatMap((name) => modes.filter((mode) => mode !== 'non-private').map((mode): [string, Mode] => [name, mode]));
 
   it.each(cases)('%s, %s', async (name, mode) => {

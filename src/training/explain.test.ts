@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { modes } from '../clipping/plan.ts';
-import { type Attributes, type Graph, type Node, int, latestOpset, string } from '../graph/ir.ts';
+import { type Attributes, type Graph, type Node, int, latestOpset } from '../graph/ir.ts';
 import { buildModel } from '../models/index.ts';
 import { type Tensor, float32, int64 } from '../tensor/tensor.ts';
 import { explain } from './explain.ts';
@@ -61,14 +61,15 @@ describe('what is not supported', () => {
     expect(explain({ model: trained, trainable: ['w'] }).unsupported[0]?.reason).toMatch(/nothing that is trained/);
   });
 
-  it('depends on attributes, too', () => {
-    const scatter = (reduction: string) => explain({ model: model([
-      layer('first', 'x', 'w'),
-      node('best', 'ArgMax', ['first.out'], { axis: int(1) }), node('sum', 'ReduceSum', ['first.out', 'axes']),
-      node('write', 'ScatterElements', ['first.out', 'best.out', 'sum.out'], { axis: int(1), reduction: string(reduction) }),
-    ], 'write.out', { axes: int64([1]) }), loss: 'mse' });
-    expect(scatter('add')).toMatchObject({ unsupported: [], batchIndependent: true });
-    expect(scatter('max').unsupported).toMatchObject([{ node: 'write', reason: expect.stringMatching(/reduction "max"/) as string }]);
+  it('depends on which outputs are used, too', () => {
+    const standard: Node = { ...node('norm', 'LayerNormalization', ['first.out', 'scale']), outputs: ['norm.out', 'norm.mean'] };
+    const normalised = (used: string) => explain({
+      model: model([layer('first', 'x', 'w'), standard, node('sum', 'Add', ['first.out', used])], 'sum.out',
+        { scale: float32([1, 1, 1, 1]) }),
+    });
+    expect(normalised('norm.out')).toMatchObject({ unsupported: [], batchIndependent: true });
+    expect(normalised('norm.mean').unsupported)
+      .toMatchObject([{ node: 'norm', reason: expect.stringMatching(/a statistic of the normalisation/) as string }]);
   });
 
   it('includes every node whose operands do not fit', () => {
