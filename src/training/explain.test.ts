@@ -61,15 +61,18 @@ describe('what is not supported', () => {
     expect(explain({ model: trained, trainable: ['w'] }).unsupported[0]?.reason).toMatch(/nothing that is trained/);
   });
 
-  it('depends on which outputs are used, too', () => {
-    const standard: Node = { ...node('norm', 'LayerNormalization', ['first.out', 'scale']), outputs: ['norm.out', 'norm.mean'] };
-    const normalised = (used: string) => explain({
-      model: model([layer('first', 'x', 'w'), standard, node('sum', 'Add', ['first.out', used])], 'sum.out',
-        { scale: float32([1, 1, 1, 1]) }),
+  it('depends on attributes, too', () => {
+    const ones = float32([1, 1, 1, 1]);
+    const normalised = (training: number) => explain({
+      model: model([
+        layer('first', 'x', 'w'), node('norm', 'BatchNormalization', ['first.out', 'ones', 'ones', 'ones', 'ones'], { training_mode: int(training) }),
+      ], 'norm.out', { ones }),
     });
-    expect(normalised('norm.out')).toMatchObject({ unsupported: [], batchIndependent: true });
-    expect(normalised('norm.mean').unsupported)
-      .toMatchObject([{ node: 'norm', reason: expect.stringMatching(/a statistic of the normalisation/) as string }]);
+    expect(normalised(0)).toMatchObject({ unsupported: [], batchIndependent: true });
+    expect(normalised(1)).toMatchObject({
+      unsupported: [{ node: 'norm', reason: expect.stringMatching(/statistics of its batch/) as string }],
+      violations: [{ node: 'norm', axis: 0 }],
+    });
   });
 
   it('includes every node whose operands do not fit', () => {
