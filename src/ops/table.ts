@@ -24,18 +24,21 @@ import { scattering } from './scatter.ts';
 import { shape } from './shape.ts';
 import { slicing } from './slicing.ts';
 
-const families = {
-  ...elementwise, ...activations, ...reductions, ...shape, ...slicing, ...gathering,
-  ...linear, ...convolution, ...pooling, ...normalization,
-  ...resizing, ...scattering, ...losses, ...contraction, ...quantization,
-  ...recurrent, ...attention, ...contributed,
-} satisfies Record<string, Operator | Composite>;
+/** The entries by what they do. */
+export const families = {
+  elementwise, activations, reductions, shape, slicing, gathering, linear, convolution, pooling, normalization,
+  resizing, scattering, losses, contraction, quantization, recurrent, attention, contributed,
+} satisfies Record<string, Readonly<Record<string, Operator | Composite>>>;
+
+type Families = typeof families;
 
 /** The operators known: ONNX names, or `domain:Name` outside the standard set. */
-export type OperatorName = keyof typeof families;
+export type OperatorName = { [F in keyof Families]: keyof Families[F] }[keyof Families];
+
+type Table = { readonly [K in OperatorName]: Operator | Composite };
 
 /** One entry for each operator, total by type. */
-export const operators: { readonly [K in OperatorName]: Operator | Composite } = families;
+export const operators: Table = Object.assign({}, ...Object.values(families)) as Table;
 
 type Named = Pick<Node, 'op' | 'domain'>;
 
