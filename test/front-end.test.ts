@@ -3,7 +3,7 @@ import { type Graph, int } from '../src/graph/ir.ts';
 import { dataTypeOf } from '../src/graph/onnx.ts';
 import { decodeModel } from '../src/graph/decode.ts';
 import { encodeModel } from '../src/graph/encode.ts';
-import { type Tensor, float32, tensor } from '../src/tensor/tensor.ts';
+import { type Tensor, float32, int64, tensor } from '../src/tensor/tensor.ts';
 import { analyse } from '../src/training/compile.ts';
 import { evaluate } from '../src/training/evaluate.ts';
 import { explain } from '../src/training/explain.ts';
@@ -110,5 +110,22 @@ describe('a model whose weights are Constant nodes', () => {
     const after = await trained(model, { trainable: ['temperature'] });
     expect(['w', 'b', 'temperature'].map((name) => changed(model, after, name))).toEqual([false, false, true]);
     expect(after.literals).toContain('temperature');
+  });
+});
+
+describe('a model for a batch of one example', () => {
+  it('is trained in batches, and written for any batch size', async () => {
+    const model = graphOf({
+      inputs: [value('input', [1, 4])], outputs: [value('logits', [1, 2])],
+      initializers: new Map<string, Tensor>([['w', randomTensor(random, [4, 2])], ['shape', int64([1, -1])]]),
+      nodes: [node('Reshape', ['input', 'shape'], ['flat']), node('MatMul', ['flat', 'w'], ['logits'])],
+    });
+    const after = await trained(model);
+    expect(changed(model, after, 'w')).toBe(true);
+    expect([after.inputs[0]!.shape, after.outputs[0]!.shape]).toEqual([['batch', 4], ['batch', 2]]);
+    for (const rows of [1, 3]) {
+      const { logits } = await run(encodeModel(after), { input: randomTensor(random, [rows, 4]) });
+      expect(logits!.shape).toEqual([rows, 2]);
+    }
   });
 });

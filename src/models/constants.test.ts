@@ -67,6 +67,16 @@ describe('withLearnedConstants', () => {
     expect(parametersOf(written([value('x', ['b', 3])], nodes, constants, ['w']))).toEqual(['w']);
   });
 
+  it('takes a scale of ones for what it is where the file has initializers for weights', () => {
+    const nodes = [
+      node('Conv', ['image', 'kernel'], ['c']), node('InstanceNormalization', ['c', 'ones', 'zeros'], ['n']),
+      node('InstanceNormalization', ['n', 'scale', 'zeros'], ['y']),
+    ];
+    const constants = { kernel: weights(4, 3, 1, 1), ones: float32([1, 1, 1, 1]), zeros: float32([0, 0, 0, 0]), scale: weights(4) };
+    expect(parametersOf(written([image], nodes, constants))).toEqual(['kernel', 'ones', 'zeros', 'scale']);
+    expect(parametersOf(written([image], nodes, constants, ['kernel']))).toEqual(['kernel', 'scale']);
+  });
+
   it('changes nothing where there is nothing to find, or the second time', () => {
     const graph = written([value('x', ['b', 3])], [node('MatMul', ['x', 'w'], ['y'])], { w: weights(3, 2) });
     const once = withLearnedConstants(graph);

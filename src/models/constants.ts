@@ -9,7 +9,8 @@ import { type Tensor, isFloat, toNumbers } from '../tensor/tensor.ts';
  * two elements becomes a parameter, under its own name, where
  *
  * - it stands in a place that by the operator's meaning holds a learned weight (a kernel, a matrix, a table, a scale,
- *   a bias: `learned` of its entry) and meets the data there, or
+ *   a bias: `learned` of its entry) and meets the data there (in a file that keeps other learned weights as
+ *   initializers, not where all its numbers are the same: such a scale or shift of a normalisation does nothing), or
  * - it is a bias or scale in a node of its own: it has more than one element along one axis only, meets there what a
  *   weight has been applied to before, and is no mask: all its numbers are below 10⁴ in size, and it does not consist
  *   of zeros and ones alone with both present. This second rule is for files that keep no learned weight as an
@@ -34,7 +35,10 @@ export function withLearnedConstants(graph: Graph): Graph {
     const meetsQuantities = fed.some((v) => flow.quantities.has(v));
     const isWeighted = fed.some((v) => flow.weighted.has(v));
     if (meetsQuantities || fed.every((v) => flow.codes.has(v))) {
-      learned.filter((name) => constantOf(name) !== undefined).forEach((name) => found.add(name));
+      for (const name of learned) {
+        const t = constantOf(name);
+        if (t !== undefined && !(keepsInitializers && isUniform(t))) found.add(name);
+      }
     }
     if (isWeighted && !keepsInitializers) {
       for (const name of learnedByChannel) {
@@ -100,6 +104,8 @@ function makesFloats({ initializers }: Graph, { inputs, attributes }: Node): boo
 }
 
 const isByChannel = ({ shape }: Tensor): boolean => shape.filter((n) => n !== 1).length === 1;
+
+const isUniform = ({ data }: Tensor): boolean => data.every((x: number | bigint) => x === data[0]);
 
 /** Numbers that take positions away, by adding something huge or by multiplying with 0 or 1. */
 function isMask(t: Tensor): boolean {
