@@ -303,6 +303,16 @@ const gridSample: Change = {
   },
 };
 
+/** The axis became an input, and counts from the back unless it is given. */
+const fourier: Change = {
+  below: 20,
+  rewrite: (node, context) => [{
+    ...node,
+    inputs: [node.inputs[0] ?? '', node.inputs[1] ?? '', context.constant('axis', int64([intAttribute(node, 'axis', 1)], []))],
+    attributes: without(node.attributes, 'axis'),
+  }],
+};
+
 /** By operator; those not listed mean the same in opset 7 as now. Older forms become those of opset 7 first. */
 export const changes: Readonly<Record<string, Change>> = {
   Slice: { below: 10, rewrite: attributesToInputs('starts', 'ends', 'axes') },
@@ -331,5 +341,6 @@ export const changes: Readonly<Record<string, Change>> = {
   Resize: resize,
   GroupNormalization: groupNormalization,
   GridSample: gridSample,
+  DFT: fourier,
   Scatter: { below: 11, rewrite: (node) => [{ ...node, op: 'ScatterElements' }] },
 };

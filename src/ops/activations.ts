@@ -85,6 +85,9 @@ const softsign = unary(({ b }, dY, x) => {
 
 const thresholdedRelu = unary(({ b, node }, dY, x) => gate(b, above(b, x, floatAttribute(node, 'alpha', 1)), dY));
 
+/** x moved towards 0 by `bias` outside of ±lambd, and 0 within. */
+const shrink = unary(({ b, node }, dY, x) => gate(b, above(b, b.op('Abs', [x]), floatAttribute(node, 'lambd', 0.5)), dY));
+
 /** x·tanh(softplus(x)). */
 const mish = unary(({ b }, dY, x) => {
   const t = b.op('Tanh', [b.op('Softplus', [x])]);
@@ -181,7 +184,7 @@ export const activations = {
   Relu: relu, LeakyRelu: leakyRelu, PRelu: prelu, ThresholdedRelu: thresholdedRelu,
   Elu: elu, Selu: selu, Celu: celu,
   Sigmoid: sigmoid, HardSigmoid: hardSigmoid, HardSwish: hardSwish,
-  Tanh: tanhUnit, Softplus: softplus, Softsign: softsign, Mish: mish, Swish: sigmoidLinear(1),
+  Tanh: tanhUnit, Softplus: softplus, Softsign: softsign, Mish: mish, Shrink: shrink, Swish: sigmoidLinear(1),
   Gelu: gelu,
   'com.microsoft:FastGelu': biasedGelu(tanhGeluSlope),
   'com.microsoft:BiasGelu': biasedGelu(geluSlope),

@@ -96,9 +96,12 @@ const functions = {
     ...unary(({ b }, dY, _, y) => div(b, scale(b, dY, 0.5), y)),
     fold: foldElementwise(onNumbers(Math.sqrt)),
   },
-  Exp: unary(({ b }, dY, _, y) => mul(b, dY, y)),
-  Log: unary(({ b }, dY, x) => div(b, dY, x)),
-  Reciprocal: unary(({ b }, dY, _, y) => neg(b, mul(b, dY, mul(b, y, y)))),
+  Exp: { ...unary(({ b }, dY, _, y) => mul(b, dY, y)), fold: foldElementwise(onNumbers(Math.exp)) },
+  Log: { ...unary(({ b }, dY, x) => div(b, dY, x)), fold: foldElementwise(onNumbers(Math.log)) },
+  Reciprocal: {
+    ...unary(({ b }, dY, _, y) => neg(b, mul(b, dY, mul(b, y, y)))),
+    fold: foldElementwise(onNumbers((x) => 1 / x)),
+  },
   Erf: unary(({ b }, dY, x) => mul(b, scale(b, dY, 2 / Math.sqrt(Math.PI)), b.op('Exp', [neg(b, mul(b, x, x))]))),
   Sin: unary(({ b }, dY, x) => mul(b, dY, b.op('Cos', [x]))),
   Cos: unary(({ b }, dY, x) => neg(b, mul(b, dY, b.op('Sin', [x])))),
@@ -158,6 +161,10 @@ const relations = {
   IsInf: {
     shape: (context) => [{ dtype: 'bool', shape: operand(context, 0).shape }],
     batch: rowwise, gradient: noGradientFlows,
+    fold: (context) => {
+      const counts = (side: string): boolean => intAttribute(context.node, `detect_${side}`, 1) !== 0;
+      return foldElementwise((x) => Number((x === Infinity && counts('positive')) || (x === -Infinity && counts('negative'))), 'bool')(context);
+    },
   },
 } satisfies Record<string, Operator>;
 
@@ -178,6 +185,10 @@ const clip: Operator = {
     return [x];
   },
   ...broadcasting(clipPartial),
+  fold: foldElementwise((x, low, high) => {
+    const raised = low !== undefined && x < low ? low : x;
+    return high !== undefined && raised > high ? high : raised;
+  }),
 };
 
 const select: Operator = {
@@ -269,8 +280,9 @@ export const elementwise = {
   Mod: modulo,
   Max: arithmetic(extremum, foldElementwise((...xs) => xs.reduce((a, x) => (x > a || Number.isNaN(x) ? x : a)))),
   Min: arithmetic(extremum, foldElementwise((...xs) => xs.reduce((a, x) => (x < a || Number.isNaN(x) ? x : a)))),
-  Sum: arithmetic((_, dY) => dY),
-  Mean: arithmetic(({ b, inputs }, dY) => scale(b, dY, 1 / inputs.length)),
+  Sum: arithmetic((_, dY) => dY, foldElementwise(onNumbers((...xs) => xs.reduce((a, x) => a + x)))),
+  Mean: arithmetic(({ b, inputs }, dY) => scale(b, dY, 1 / inputs.length),
+    foldElementwise(onNumbers((...xs) => xs.reduce((a, x) => a + x) / xs.length))),
   ...functions,
   ...steps,
   ...relations,

@@ -45,6 +45,14 @@ export function* coordinates(shape: Shape): Iterable<number[]> {
 export const flatten = (at: readonly number[], strides: readonly number[]): number =>
   strides.reduce((flat, stride, i) => flat + stride * at[i]!, 0);
 
+/** A tensor whose element at each place is what `f` says of the place. */
+export function computed(dtype: DType, shape: Shape, f: (at: readonly number[]) => Element): Tensor {
+  const values = function* (): Iterable<Element> {
+    for (const at of coordinates(shape)) yield f(at);
+  };
+  return fromElements(dtype, shape, values());
+}
+
 /** A tensor of `shape` whose element at each place is the element of `t` at `source(place)`. */
 export function pick(t: Tensor, shape: Shape, source: (at: readonly number[]) => readonly number[]): Tensor {
   const strides = stridesOf(t.shape);

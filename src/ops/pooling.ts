@@ -4,7 +4,7 @@ import {
   type GraphBuilder, type Value, concat, filled, mul, pad, reshape, scale, slice, sub, where,
 } from './builder.ts';
 import { badOperands, operand, outputGradient, requireUnrolled, violation } from './operands.ts';
-import type { BatchContext, BatchResult, GradientContext, NoGradient, OperandContext, Operator } from './operator.ts';
+import type { BatchContext, BatchResult, GradientContext, OperandContext, Operator } from './operator.ts';
 import { gate } from './rules.ts';
 import { type Windows, slidingWindows } from './windows.ts';
 
@@ -232,13 +232,36 @@ const globalMaxPool: Operator = {
   },
 };
 
-const noLpGradient: NoGradient = {
-  reason: 'Lp pooling has no gradient rule', fix: 'use AveragePool or MaxPool, or freeze what lies before it',
+/** dY·(|x| / y)^(p-1)·sign(x), of which the caller spreads dY·y^(1-p); 0 where a window holds nothing but zeros. */
+function lpGradient(b: GraphBuilder, p: number, x: Value, y: Value, dY: Value, spreadOut: (g: Value) => Value): Value {
+  const like = (n: number): Value => b.scalar(n, b.type(x).dtype);
+  if (p === 1) return mul(b, b.op('Sign', [x]), spreadOut(dY));
+  const isZero = b.op('Equal', [y, like(0)]);
+  const share = where(b, isZero, like(0), mul(b, dY, b.op('Pow', [where(b, isZero, like(1), y), like(1 - p)])));
+  const slope = p === 2 ? x : mul(b, b.op('Sign', [x]), b.op('Pow', [b.op('Abs', [x]), like(p - 1)]));
+  return mul(b, slope, spreadOut(share));
+}
+
+const lpPool: Operator = {
+  shape: (context) => [pooledType(context)],
+  batch: poolingBatch,
+  gradient: (context) => {
+    const { b, node, inputs, outputs } = context;
+    const lines = linesOf(b.shape(inputs[0]!), windowsOf(node, b.shape(inputs[0]!))).filter((line) => !isTrivial(line));
+    lines.forEach(({ count }) => { requireUnrolled({ node }, count, 'an axis'); });
+    return [lpGradient(b, intAttribute(node, 'p', 2), inputs[0]!, outputs[0]!, outputGradient(context), (g) =>
+      lines.reduce((spreading, line) => spread(b, Array<Value>(line.kernel).fill(spreading), line), g))];
+  },
 };
 
-const withoutGradient = { batch: poolingBatch, gradient: noLpGradient };
-const lpPool: Operator = { shape: (context) => [pooledType(context)], ...withoutGradient };
-const globalLpPool: Operator = { shape: (context) => [globalType(context)], ...withoutGradient };
+const globalLpPool: Operator = {
+  shape: (context) => [globalType(context)],
+  batch: poolingBatch,
+  gradient: (context) => {
+    const { b, node, inputs, outputs } = context;
+    return [lpGradient(b, intAttribute(node, 'p', 2), inputs[0]!, outputs[0]!, outputGradient(context), (g) => g)];
+  },
+};
 
 /** Pooling over spatial axes. */
 export const pooling = {

@@ -2,7 +2,7 @@ import { int, intAttribute } from '../graph/ir.ts';
 import type { DType, Tensor, TensorType } from '../tensor/tensor.ts';
 import type { BatchAxis } from './batch.ts';
 import { type GraphBuilder, type Value, div, filled, mul, neg, reduceSum, reshape, scale, where } from './builder.ts';
-import { type Element, onNumbers, reduceConstant } from './fold.ts';
+import { type Element, type Fold, computed, elementAt, onNumbers, reduceConstant } from './fold.ts';
 import { badOperands, operand, outputGradient } from './operands.ts';
 import type { BatchContext, BatchResult, FoldContext, OperandContext, Operator } from './operator.ts';
 import {
@@ -107,7 +107,25 @@ const sumFold: ReductionFold = (t, axes, keepdims) =>
 const foldWith = (combine: (a: Element, b: Element) => Element, start?: Element): ReductionFold =>
   (t, axes, keepdims) => reduceConstant(t, axes, keepdims, (...xs) => combine(xs[0]!, xs[1]!), start);
 
-const argument: Operator = {
+/** The place of the first (or last) extremum along an axis. */
+const foldArgument = (better: (a: Element, b: Element) => boolean): Fold => ({ node, constants }) => {
+  const x = constants[0]!;
+  if (x.dtype === 'float16' || x.dtype === 'bfloat16') return undefined;
+  const axis = axisAttribute(node, x.shape.length, 0);
+  const isLast = intAttribute(node, 'select_last_index', 0) !== 0;
+  const { shape } = reducedType(x, [axis], keeps(node));
+  if (x.shape[axis] === 0) return undefined;
+  return [computed('int64', shape, (at) => {
+    const entry = (i: number): Element => elementAt(x, keeps(node) ? at.with(axis, i) : at.toSpliced(axis, 0, i));
+    let best = 0;
+    for (let i = 1; i < x.shape[axis]!; i++) {
+      if (better(entry(i), entry(best)) || (isLast && entry(i) === entry(best))) best = i;
+    }
+    return best;
+  })];
+};
+
+const argument = (fold: Fold): Operator => ({
   shape: (context) => {
     const x = operand(context, 0);
     return [reducedType(x, [axisAttribute(context.node, x.shape.length, 0)], keeps(context.node), 'int64')];
@@ -115,7 +133,8 @@ const argument: Operator = {
   batch: (context) => batchAfter(context, [axisAttribute(context.node, context.inputs[0]?.shape.length ?? 0, 0)],
     keeps(context.node)),
   gradient: noGradientFlows,
-};
+  fold,
+});
 
 function scanAxis(context: OperandContext): number {
   const axis = requiredIntegers(context, 1)[0] ?? 0;
@@ -130,6 +149,22 @@ const cumSum: Operator = {
     const { b, node, inputs } = context;
     return [b.op('CumSum', [outputGradient(context), inputs[1]!], {
       exclusive: int(intAttribute(node, 'exclusive', 0)), reverse: int(1 - intAttribute(node, 'reverse', 0)),
+    })];
+  },
+  fold: ({ node, inputs, constants }) => {
+    const x = constants[0]!;
+    if (x.dtype === 'float16' || x.dtype === 'bfloat16') return undefined;
+    const axis = scanAxis({ node, inputs, constants });
+    const [reverse, exclusive] = ['reverse', 'exclusive'].map((name) => intAttribute(node, name, 0)) as [number, number];
+    const size = x.shape[axis]!;
+    const sum = onNumbers((a, b) => a + b, (a, b) => a + b);
+    const zero: Element = typeof x.data[0] === 'bigint' ? 0n : 0;
+    return [computed(x.dtype, x.shape, (at) => {
+      const here = at[axis]!;
+      const [from, to] = reverse === 0 ? [0, here + 1 - exclusive] : [here + exclusive, size];
+      let total = zero;
+      for (let i = from; i < to; i++) total = sum(total, elementAt(x, at.with(axis, i)));
+      return total;
     })];
   },
 };
@@ -174,8 +209,8 @@ export const reductions = {
   }),
   ReduceLogSum: reduction(({ b, y, dY }) => mul(b, dY, b.op('Exp', [neg(b, y)]))),
   ReduceLogSumExp: reduction(({ b, x, y, dY }) => mul(b, b.op('Exp', [b.op('Sub', [x, y])]), dY)),
-  ArgMax: argument,
-  ArgMin: argument,
+  ArgMax: argument(foldArgument((a, b) => a > b)),
+  ArgMin: argument(foldArgument((a, b) => a < b)),
   CumSum: cumSum,
   TopK: topK,
 } satisfies Record<string, Operator>;

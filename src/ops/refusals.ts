@@ -81,6 +81,11 @@ const categories: NoGradient = {
   fix: 'encode the categories before the model (the data options do), and cut the model behind this node',
 };
 
+const regions: NoGradient = {
+  reason: 'it cuts regions out of whichever image of the batch an index names, so the examples cannot be kept apart',
+  fix: 'train the part of the model in front of it, or a model whose inputs are the regions themselves',
+};
+
 const trainingStep: NoGradient = {
   reason: 'it is a part of a training loop and not of a model',
   fix: 'bring the inference graph of the model; ghostgrad derives gradients and updates itself',
@@ -113,10 +118,19 @@ export const refusals: Readonly<Record<string, NoGradient>> = {
     reason: 'it decodes compressed images, whose sizes only the data knows',
     fix: 'decode images before the model (the data options do), and cut the model behind this node',
   },
+  RoiAlign: regions, MaxRoiPool: regions,
+  MaxUnpool: {
+    reason: 'its indices count places in the whole batch, so nothing keeps one example from writing into another',
+    fix: 'use Resize or ConvTranspose to enlarge images',
+  },
+  TensorScatter: {
+    reason: 'it updates the cache of a text generator, and a model that is trained reads whole sequences',
+    fix: 'export the model without past keys and values (use_cache=False)',
+  },
   If: control, Loop: control, Scan: control,
   'ai.onnx.ml:ZipMap': dictionaries, 'ai.onnx.ml:DictVectorizer': dictionaries, 'ai.onnx.ml:CastMap': dictionaries,
   'ai.onnx.ml:TreeEnsemble*': trees, 'ai.onnx.ml:SVM*': kernelMachine,
-  'ai.onnx.ml:CategoryMapper': categories, 'ai.onnx.ml:LabelEncoder': categories, 'ai.onnx.ml:OneHotEncoder': categories,
+  'ai.onnx.ml:CategoryMapper': categories, 'ai.onnx.ml:LabelEncoder': categories,
   'ai.onnx.preview.training:*': trainingStep,
 };
 

@@ -3,7 +3,9 @@ import { type Node, type OperatorSemantics, showNode } from '../graph/ir.ts';
 import { nearest } from '../suggest.ts';
 import { isFloat } from '../tensor/tensor.ts';
 import { activations } from './activations.ts';
+import { arranging } from './arranging.ts';
 import { attention } from './attention.ts';
+import { bitwise } from './bitwise.ts';
 import { type Composite, expansion, isComposite } from './composite.ts';
 import { contributed } from './contributed.ts';
 import { convolution } from './convolution.ts';
@@ -15,19 +17,24 @@ import { losses } from './losses.ts';
 import { normalization } from './normalization.ts';
 import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
+import { products } from './products.ts';
 import { quantization } from './quantization.ts';
 import { recurrent } from './recurrent.ts';
 import { reductions } from './reductions.ts';
 import { refusalOf } from './refusals.ts';
 import { resizing } from './resize.ts';
+import { sampling } from './sampling.ts';
 import { scattering } from './scatter.ts';
 import { shape } from './shape.ts';
 import { slicing } from './slicing.ts';
+import { spectral } from './spectral.ts';
+import { traditional } from './traditional-ml.ts';
 
 /** The entries by what they do. */
 export const families = {
   elementwise, activations, reductions, shape, slicing, gathering, linear, convolution, pooling, normalization,
-  resizing, scattering, losses, contraction, quantization, recurrent, attention, contributed,
+  resizing, scattering, sampling, arranging, contraction, losses, spectral, products, bitwise, quantization, traditional,
+  recurrent, attention, contributed,
 } satisfies Record<string, Readonly<Record<string, Operator | Composite>>>;
 
 type Families = typeof families;

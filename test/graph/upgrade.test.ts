@@ -149,6 +149,8 @@ const cases: readonly Case[] = [
     operands: [float32([1, 2]), float32([0.5, -1])],
   },
   { op: 'GridSample', opsets: [16], x: [1, 1, 3, 3], operands: [float32([0.1, 0.2, -0.4, 0.9], [1, 1, 2, 2])] },
+  { op: 'DFT', opsets: [17, 19], x: [2, 4, 1] },
+  { op: 'DFT', opsets: [17], x: [2, 4, 3, 2], attributes: { axis: int(2) } },
   // These changed in name only; they must come through as they are.
   ...[false, true].map((ceil): Case => ({
     op: 'MaxPool',

@@ -55,6 +55,7 @@ const cases: Readonly<Record<Name, OperatorCase>> = {
   HardSigmoid: one('HardSigmoid', { avoid: [-2.5, 2.5, -1, 1] }, {}, { alpha: float(0.5), beta: float(0.5) }),
   HardSwish: one('HardSwish', { low: -5, high: 5, avoid: [-3, 3] }),
   Tanh: one('Tanh'), Softplus: one('Softplus'), Softsign: one('Softsign', kinked), Mish: one('Mish'),
+  Shrink: one('Shrink', { avoid: [-0.5, 0.5] }, {}, { lambd: float(0.5), bias: float(0.3) }),
   Gelu: one('Gelu', undefined, {}, { approximate: string('tanh') }),
   'com.microsoft:FastGelu': biased('com.microsoft:FastGelu', true),
   'com.microsoft:BiasGelu': biased('com.microsoft:BiasGelu', false),

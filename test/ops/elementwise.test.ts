@@ -203,6 +203,14 @@ describe('folding', () => {
   it('Mod of negative divisors, and Pow', async () => {
     const inputs = [int64([7, -7, 7, -7]), int64([3, 3, -3, -3])].map(constantOperand);
     await checkFold({ op: 'Mod', inputs });
+    const reals = float32([-Infinity, -2, 0.5, Infinity, 3]);
+    await checkFold({ op: 'Clip', inputs: [reals, float32([-1], []), float32([2], [])].map(constantOperand) });
+    await checkFold({ op: 'Clip', inputs: [constantOperand(int64([-3, 0, 9])), constantOperand(int64([0], []))] });
+    for (const side of ['positive', 'negative']) {
+      await checkFold({ op: 'IsInf', inputs: [constantOperand(reals)], attributes: { [`detect_${side}`]: int(0) } });
+    }
+    for (const op of ['Sum', 'Mean']) await checkFold({ op, inputs: [float32([1, 2]), float32([3]), float32([4, 6])].map(constantOperand) });
+    for (const op of ['Exp', 'Log', 'Reciprocal']) await checkFold({ op, inputs: [constantOperand(float32([0.5, 2, 4]))] });
     await checkFold({ op: 'Mod', inputs, attributes: { fmod: int(1) } });
     await checkFold({ op: 'Pow', inputs: [int64([2, 3]), int64([3, 2])].map(constantOperand) });
   });

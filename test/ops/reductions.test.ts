@@ -147,3 +147,19 @@ describe('folding', () => {
     }), { numRuns: 8 });
   });
 });
+
+describe('folding', () => {
+  it('of running sums and of places of extrema is what ONNX Runtime computes', async () => {
+    const x = int64([3, 1, 3, 1, 5, 5], [2, 3]);
+    for (const one of [0, 1]) {
+      for (const other of [0, 1]) {
+        await checkFold({
+          op: 'CumSum', inputs: [x, int64([one], [])].map(constantOperand), attributes: { exclusive: int(other), reverse: int(one) },
+        });
+        for (const op of ['ArgMax', 'ArgMin']) {
+          await checkFold({ op, inputs: [constantOperand(x)], attributes: { axis: int(one), keepdims: int(other), select_last_index: int(other) } });
+        }
+      }
+    }
+  });
+});

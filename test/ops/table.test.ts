@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { activations } from '../../src/ops/activations.ts';
+import { arranging } from '../../src/ops/arranging.ts';
 import { attention } from '../../src/ops/attention.ts';
+import { bitwise } from '../../src/ops/bitwise.ts';
 import { contributed } from '../../src/ops/contributed.ts';
 import { convolution } from '../../src/ops/convolution.ts';
 import { contraction } from '../../src/ops/einsum.ts';
@@ -10,15 +12,19 @@ import { linear } from '../../src/ops/linear.ts';
 import { losses } from '../../src/ops/losses.ts';
 import { normalization } from '../../src/ops/normalization.ts';
 import { pooling } from '../../src/ops/pooling.ts';
+import { products } from '../../src/ops/products.ts';
 import { quantization } from '../../src/ops/quantization.ts';
 import { recurrent } from '../../src/ops/recurrent.ts';
 import { reductions } from '../../src/ops/reductions.ts';
 import { refusalOf } from '../../src/ops/refusals.ts';
 import { resizing } from '../../src/ops/resize.ts';
+import { sampling } from '../../src/ops/sampling.ts';
 import { scattering } from '../../src/ops/scatter.ts';
 import { shape } from '../../src/ops/shape.ts';
 import { slicing } from '../../src/ops/slicing.ts';
+import { spectral } from '../../src/ops/spectral.ts';
 import { hasOperator, operatorOf, operators, semantics } from '../../src/ops/table.ts';
+import { traditional } from '../../src/ops/traditional-ml.ts';
 import { int64 } from '../../src/tensor/tensor.ts';
 
 const node = (op: string, inputs: string[] = [], domain = '') =>
@@ -28,7 +34,8 @@ describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
       activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
-      reductions, resizing, scattering, losses, contraction, shape, slicing, quantization,
+      reductions, resizing, scattering, sampling, arranging, contraction, losses, spectral, products, bitwise, quantization,
+      traditional, shape, slicing,
     ];
     expect(families.flatMap((family) => Object.keys(family)).sort()).toEqual(Object.keys(operators).sort());
   });
