@@ -1,6 +1,6 @@
 import { type Case, several, version } from './cases.ts';
 import type { Outcome } from './run.ts';
-import { type Skip, pending, skipOf, skips } from './skips.ts';
+import { type Skip, skipOf, skips } from './skips.ts';
 
 export interface Result {
   readonly one: Case;
@@ -23,9 +23,7 @@ export function verdictOf({ one, outcome }: Result): Verdict {
   if (skip?.stage === outcome.stage) {
     return { kind: 'skipped', reason: skip.reason, differentiable: skip.differentiable ?? false };
   }
-  const undone = pending.find(({ message }) => message.test(outcome.message));
-  return undone === undefined ? { kind: 'failed', message: `${outcome.stage}: ${outcome.message}` }
-    : { kind: 'skipped', reason: undone.reason, differentiable: true };
+  return { kind: 'failed', message: `${outcome.stage}: ${outcome.message}` };
 }
 
 /** Rules that speak of no case. */
