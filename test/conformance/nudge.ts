@@ -18,7 +18,6 @@ const domains: Readonly<Record<string, Readonly<Record<number, Domain>>>> = {
   Tan: { 0: { low: -1, high: 1 } },
   ReduceLogSum: { 0: { low: 0.2 } },
   Pow: { 0: { low: 0.3 } },
-  MelWeightMatrix: { 3: { low: 1 } },
   Dropout: { 1: { low: 0.1, high: 0.8 } },
   BatchNormalization: { 4: { low: 0.3 } },
 };
