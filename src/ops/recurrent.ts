@@ -3,7 +3,7 @@ import { type Node, floatAttribute, int, intAttribute, showNode, showShape, show
 import { type Shape, type TensorType, sameShape, tensor, toNumbers } from '../tensor/tensor.ts';
 import { type GraphBuilder, type Value, add, concat, matmul, mul, slice, sub, where } from './builder.ts';
 import type { Composite, ExpandContext } from './composite.ts';
-import { badOperands, operand, requireUnrolled } from './operands.ts';
+import { badOperands, operand } from './operands.ts';
 import type { OperandContext, Operator } from './operator.ts';
 import { type Activation, activationsOf } from './recurrent-activations.ts';
 import { scalarLike } from './rules.ts';
@@ -161,7 +161,6 @@ function sizesOf(context: OperandContext, kind: Kind): Sizes {
     }
   }
   if (w.shape.length !== 3 || steps === 0) throw badOperands(context, showType(x), 'a sequence of at least one step');
-  requireUnrolled(context, steps, 'a sequence', 10_000);
   return { time, steps, rows, inputs: size, hidden, directions };
 }
 
