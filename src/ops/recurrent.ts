@@ -276,6 +276,9 @@ function unroll(context: ExpandContext, kind: Kind, sizes: Sizes, direction: num
 
 const recurrentLayer = (kind: Kind): Composite => ({
   shape: shapeRule(kind),
+  learned: [1, 2, 3, ...(kind.peepholes === undefined ? [] : [kind.peepholes])],
+  // ONNX Runtime's kernels want the time first.
+  lacksKernel: (node) => intAttribute(node, 'layout', 0) !== 0,
   expand: (context) => {
     const { b, node } = context;
     const types = context.inputs.map((v) => (v === undefined ? undefined : b.type(v)));
