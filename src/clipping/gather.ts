@@ -1,6 +1,7 @@
 import { int } from '../graph/ir.ts';
+import { addRows } from '../ops/add-rows.ts';
 import { type GraphBuilder, type Value, concat, filled, reshape, slice } from '../ops/builder.ts';
-import { type Shape, int64, sizeOf } from '../tensor/tensor.ts';
+import { int64, sizeOf } from '../tensor/tensor.ts';
 import type { Context, Contraction, Use, Weights } from './contraction.ts';
 import { instantiatedNorm, summationError, weigh, weightedSum } from './unit.ts';
 
@@ -12,21 +13,21 @@ export function gather(c: Context, use: Use<'gather'>): Contraction {
   const table = parameterShape[0]!;
   const flat = (x: Value) => reshape(b, x, [units * T, p]);
   const perExample = () => reshape(
-    b, addRows(b, [units, table, p], byUnit(b, indices), flat(gradient)), [units, ...parameterShape],
+    b, addRows(b, units * table, byUnit(b, indices, table), flat(gradient)), [units, ...parameterShape],
   );
   const error = () => summationError(c, T, gradient);
   return {
     size: { T, d: table, p, groups: 1, gramDepth: 1, gramTerms: 1, unfolded: false, picked: true },
     // A unit reads at most T different rows, so that it needs no table of its own, nor T² comparisons.
     ghost: () => instantiatedNorm(
-      c, T === 1 ? gradient : addRows(b, [units, T, p], byUnit(b, ranks(b, indices)), flat(gradient)), error(),
+      c, T === 1 ? gradient : addRows(b, units * T, byUnit(b, ranks(b, indices), T), flat(gradient)), error(),
     ),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
     instantiated: () => instantiatedNorm(c, perExample(), error()),
-    product: (weights: Weights | undefined) => reshape(b, addRows(
-      b, [table, p], reshape(b, indices, [units * T, 1]), flat(weigh(c, gradient, weights)),
-    ), parameterShape),
+    product: (weights: Weights | undefined) => reshape(
+      b, addRows(b, table, indices, flat(weigh(c, gradient, weights))), parameterShape,
+    ),
   };
 }
 
@@ -37,15 +38,11 @@ export function pickedRows({ b, units }: Context, use: Use<'gather'>): { indices
   return { indices: reshape(b, use.indices, [units, T]), gradient: reshape(b, use.outputGradient, [units, T, p]) };
 }
 
-const addRows = (b: GraphBuilder, shape: Shape, at: Value, rows: Value): Value =>
-  b.op('ScatterND', [filled(b, 0, shape), at, rows], { reduction: { type: 'string', value: 'add' } });
-
-/** [U, T] places as [U·T, 2] pairs (unit, place). */
-function byUnit(b: GraphBuilder, places: Value): Value {
-  const [units, T] = b.shape(places) as [number, number];
-  const unit = b.op('Expand', [b.constant(int64(Array.from({ length: units }, (_, i) => i), [units, 1])), b.ints([units, T])]);
-  return concat(b, [reshape(b, unit, [units * T, 1]), reshape(b, places, [units * T, 1])], 1);
-}
+/** [U, T] places in a unit's table of `size` rows as places in the tables of all units. */
+const byUnit = (b: GraphBuilder, places: Value, size: number): Value => {
+  const units = b.shape(places)[0]!;
+  return b.op('Add', [places, b.constant(int64(Array.from({ length: units }, (_, i) => i * size), [units, 1]))]);
+};
 
 /** For each of a unit's indices, [U, T], its number among the unit's different indices. */
 function ranks(b: GraphBuilder, indices: Value): Value {

@@ -1,5 +1,6 @@
 import { type Node, int, intAttribute, showShape, showType, string } from '../graph/ir.ts';
 import { type Shape, type Tensor, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
+import { addRows, addRowsAt } from './add-rows.ts';
 import { sameBatch } from './batch.ts';
 import { type GraphBuilder, type Value, concat, filled, mul, pad, reduceSum, reshape, slice, sub, transpose } from './builder.ts';
 import { elementAt, pick } from './fold.ts';
@@ -66,11 +67,9 @@ function scatterByIndices(b: GraphBuilder, g: Value, indices: Value, axis: numbe
   const count = sizeOf(b.shape(indices));
   const [outer, inner] = [shape.slice(0, axis), shape.slice(axis + places)];
   const flat = reshape(b, g, [sizeOf(outer), count, sizeOf(inner)]);
-  const added = b.op('ScatterND', [
-    filled(b, 0, [size, sizeOf(outer), sizeOf(inner)], b.type(g).dtype),
-    reshape(b, castTo(b, indices, 'int64'), [count, 1]),
-    transpose(b, flat, [1, 0, 2]),
-  ], sumInto);
+  const rows = reshape(b, transpose(b, flat, [1, 0, 2]), [count, sizeOf(outer) * sizeOf(inner)]);
+  const fromFront = b.op('Mod', [reshape(b, castTo(b, indices, 'int64'), [count]), b.scalar(size, 'int64')]);
+  const added = reshape(b, addRows(b, size, fromFront, rows), [size, sizeOf(outer), sizeOf(inner)]);
   return reshape(b, transpose(b, added, [1, 0, 2]), [...outer, size, ...inner]);
 }
 
@@ -239,8 +238,12 @@ const gatherND: Operator = {
   gradient: (context) => {
     const { b, node, inputs } = context;
     const [x, indices] = [inputs[0]!, inputs[1]!];
-    return [b.op('ScatterND', [zerosLike(b, x), wholePlaces(b, indices, batchDims(node)), outputGradient(context)],
-      sumInto)];
+    const places = wholePlaces(b, indices, batchDims(node));
+    const r = b.shape(places).at(-1)!;
+    const [n, shape] = [sizeOf(b.shape(places)) / r, b.shape(x)];
+    const rows = reshape(b, outputGradient(context), [n, sizeOf(shape.slice(r))]);
+    const added = addRowsAt(b, shape.slice(0, r), reshape(b, castTo(b, places, 'int64'), [n, r]), rows);
+    return [reshape(b, added, shape)];
   },
   fold: (context) => {
     const [x, indices] = [context.constants[0]!, context.constants[1]!];
