@@ -15,6 +15,8 @@ export type Value = string;
 export interface GraphBuilder {
   readonly type: (value: Value) => TensorType;
   readonly shape: (value: Value) => Shape;
+  /** Whether the size of a value may depend on that of the batch, so that no choice may be made by it. */
+  readonly varies: (value: Value) => boolean;
   /** The tensor behind a value, when it is constant. */
   readonly constantOf: (value: Value) => Tensor | undefined;
   /** The node that makes a value; undefined for inputs and constants. */
@@ -37,7 +39,12 @@ export interface GraphBuilder {
   readonly build: (outputs: readonly (readonly [string, Value])[], name?: string) => TypedGraph;
 }
 
-export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): GraphBuilder {
+/**
+ * @param varying values of `base` whose size depends on the batch where the same graph is to be built for any batch:
+ * what is computed from them takes no short cuts that only some sizes allow. Default: none
+ */
+export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph, varying: ReadonlySet<Value> = new Set()): GraphBuilder {
+  const varied = new Set(varying);
   const types = new Map<Value, TensorType>(base?.types);
   const constants = new Map<Value, Tensor>(base?.initializers);
   const inputs = [...(base?.inputs ?? [])];
@@ -85,6 +92,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
       if (t === undefined) throw new GhostgradError({ what: `${showNode(node)} has no output ${i}` });
       types.set(output, t);
       producer.set(output, nodes.length);
+      if (node.inputs.some((v) => varied.has(v))) varied.add(output);
     });
     nodes.push(node);
     nodeNames.add(node.name);
@@ -103,6 +111,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph): G
   return {
     type,
     shape: (value) => type(value).shape,
+    varies: (value) => varied.has(value),
     constantOf: (value) => constants.get(value),
     producerOf: (value) => nodes[producer.get(value) ?? -1],
     input: (name, t) => {
@@ -207,7 +216,7 @@ export const scale = (b: GraphBuilder, x: Value, factor: number): Value =>
 
 /** x reshaped; x itself when the shape is already that. A reshape of a reshape is one of what was there before. */
 export function reshape(b: GraphBuilder, x: Value, shape: Shape): Value {
-  if (sameShape(b.shape(x), shape)) return x;
+  if (!b.varies(x) && sameShape(b.shape(x), shape)) return x;
   const made = b.producerOf(x);
   if (made?.op === 'Reshape') return reshape(b, made.inputs[0]!, shape);
   return b.op('Reshape', [x, b.ints(shape)], { allowzero: int(1) });
@@ -216,7 +225,8 @@ export function reshape(b: GraphBuilder, x: Value, shape: Shape): Value {
 /** x with its axes permuted; moves no data when only axes of size 1 change places. */
 export function transpose(b: GraphBuilder, x: Value, permutation: readonly number[]): Value {
   const shape = b.shape(x);
-  const moved = permutation.filter((axis) => shape[axis] !== 1);
+  const moved = permutation.filter((axis) => b.varies(x) || shape[axis] !== 1);
+  if (permutation.every((axis, i) => axis === i)) return x;
   if (moved.every((axis, i) => i === 0 || axis > moved[i - 1]!)) return reshape(b, x, permutation.map((axis) => shape[axis]!));
   return b.op('Transpose', [x], { perm: ints(permutation) });
 }

@@ -38,10 +38,12 @@ export const isComposite = (entry: Operator | Composite): entry is Composite => 
 /**
  * One node as a graph of its own: its inputs are the graph's, its outputs carry the node's names. Known operands that
  * training cannot change stand in it as literals.
+ *
+ * @param varying inputs whose size depends on the batch; the expansion has the same nodes whatever that is
  */
 export function expansion(
   composite: Composite, node: Node, inputs: readonly (TensorType | undefined)[], fixed: readonly (Tensor | undefined)[],
-  semantics: OperatorSemantics,
+  semantics: OperatorSemantics, varying: ReadonlySet<Value> = new Set(),
 ): TypedGraph {
   const types = new Map<Value, TensorType>();
   const literals = new Map<Value, Tensor>();
@@ -57,7 +59,7 @@ export function expansion(
     inputs: [...types].filter(([name]) => !literals.has(name)).map(([name, type]) => ({ name, ...type })),
     initializers: literals, literals: new Set(literals.keys()),
   };
-  const b = graphBuilder(semantics, base);
+  const b = graphBuilder(semantics, base, varying);
   const found = composite.expand({ b, node, inputs: node.inputs.map((v) => (v === '' ? undefined : v)) });
   return b.build(node.outputs.flatMap((name, i) => (name === '' || found[i] === undefined ? [] : [[name, found[i]] as const])));
 }

@@ -2,7 +2,7 @@ import { type BatchTrace, type Violation, proofBatchSizes, sizeDependence, trace
 import { type GradientPath, type Obstacle, dependentOn, gradientPath } from '../autodiff/reverse.ts';
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
-import { type Graph, type Node, type TypedGraph, showShape } from '../graph/ir.ts';
+import { type Graph, type Node, type TypedGraph, showNode, showShape } from '../graph/ir.ts';
 import { prune } from '../graph/prune.ts';
 import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
@@ -36,6 +36,8 @@ export interface Analysis {
   readonly obstacles: readonly Obstacle[];
   /** The model at the batch size of the proof. */
   readonly proof: TypedGraph;
+  /** The operator of each node of the expanded model with its loss, at that size. */
+  readonly forms: ReadonlyMap<string, string>;
 }
 
 /**
@@ -55,7 +57,7 @@ export function analyse(given: Task): Analysis {
   ];
   return {
     task, batch: trace.batch, violations: [...violations, ...doubts], obstacles: path.obstacles,
-    parameters: [...path.parameters], proof: proof.typed,
+    parameters: [...path.parameters], proof: proof.typed, forms: new Map(graph.nodes.map(({ name, op }) => [name, op])),
   };
 }
 
@@ -144,9 +146,21 @@ export function compileTask(analysis: Analysis, rows: number, options: StepOptio
   const wanted = new Set(analysis.parameters);
   const dependent = dependentOn(graph, wanted);
   const differentiated = expandComposites(graph, (node) => node.outputs.some((v) => dependent.has(v)));
+  requireSameForm(differentiated, wanted, analysis.forms);
   const withInputs = parametersAsInputs(differentiated, wanted);
   const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
   return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss }, options);
+}
+
+/** What was proved of a value holds by its name: a node of another form at another batch size would make that a guess. */
+function requireSameForm(graph: TypedGraph, parameters: ReadonlySet<Value>, forms: Analysis['forms']): void {
+  const dependent = dependentOn(graph, parameters);
+  const other = graph.nodes.find((node) => node.outputs.some((v) => dependent.has(v)) && forms.get(node.name) !== node.op);
+  if (other === undefined) return;
+  throw new GhostgradError({
+    what: 'the training graph has another form at this batch size than where it was proved', where: showNode(other),
+    found: other.op, expected: forms.get(other.name) ?? 'no such node', fix: 'choose another physical batch size, and report this model',
+  });
 }
 
 interface AtBatchSize {

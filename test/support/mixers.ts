@@ -33,7 +33,7 @@ export function sketcher(prefix = 'mix'): Sketched {
     nodes, initializers, literals,
     op: (op, inputs, attributes = {}, domain = '') => {
       const out = `${prefix}.v${nodes.length}`;
-      nodes.push({ op, domain, name: `${prefix}.${op}.${nodes.length}`, inputs, outputs: [out], attributes });
+      nodes.push({ op, domain, name: `${prefix}.${op}.${nodes.length}`, inputs, outputs: op === 'TopK' ? [out, `${out}.places`] : [out], attributes });
       return out;
     },
     constant: (t) => {
