@@ -41,7 +41,7 @@ describe('every mode equals the one-example-at-a-time oracle', () => {
       truth.norms.forEach((norm, i) => expect(Math.abs(found.norms[i]! - norm)).toBeLessThanOrEqual(1e-4 * norm));
       truth.losses.forEach((loss, i) => expect(found.losses[i]).toBeCloseTo(loss, 4));
       const weights = truth.norms.map((n) => (clip === 'abadi' ? Math.min(1, threshold / n) : threshold / (n + 0.01)));
-      expect(relativeDifference(found.sums, weightedSum(truth.gradients, weights))).toBeLessThan(1e-4);
+      expect(relativeDifference(found.sums, weightedSum(truth.gradients, weights), 0.01 * threshold)).toBeLessThan(1e-4);
     }), { numRuns: 25 });
   });
 
@@ -54,7 +54,7 @@ describe('every mode equals the one-example-at-a-time oracle', () => {
       const found = await runStep(analysis, batch, optionsOf(mode, 3), threshold);
       truth.norms.forEach((norm, i) => expect(Math.abs(found.norms[i]! - norm)).toBeLessThanOrEqual(1e-4 * norm));
       const weights = truth.norms.map((n) => threshold / n);
-      expect(relativeDifference(found.sums, weightedSum(truth.gradients, weights))).toBeLessThan(1e-4);
+      expect(relativeDifference(found.sums, weightedSum(truth.gradients, weights), 0.01 * threshold)).toBeLessThan(1e-4);
     }), { numRuns: 10 });
   });
 
@@ -63,7 +63,7 @@ describe('every mode equals the one-example-at-a-time oracle', () => {
       const { analysis, batch } = prepare(choice, 4);
       const truth = await oracle(analysis, batch);
       const found = await runStep(analysis, batch, optionsOf('non-private'), 1);
-      expect(relativeDifference(found.sums, weightedSum(truth.gradients, [1, 1, 1, 1]))).toBeLessThan(1e-4);
+      expect(relativeDifference(found.sums, weightedSum(truth.gradients, [1, 1, 1, 1]), 0.01 * Math.max(...truth.norms))).toBeLessThan(1e-4);
     }), { numRuns: 15 });
   });
 });

@@ -1,5 +1,5 @@
 import type { DType } from '../tensor/tensor.ts';
-import { type Graph, type Node, intAttribute, latestOpset } from './ir.ts';
+import { type Graph, type Node, latestOpset } from './ir.ts';
 import { legacyBelow, modernised } from './legacy.ts';
 import { dtypeOf } from './onnx.ts';
 import { uniqueNames } from './order.ts';
@@ -133,7 +133,9 @@ function rankAfter({ op, inputs }: Node, facts: ReadonlyMap<string, Facts>): num
 
 function dtypeAfter(node: Node, facts: ReadonlyMap<string, Facts>): DType {
   if (makesInt64.has(node.op)) return 'int64';
-  if (node.op === 'Cast') return dtypeOf(intAttribute(node, 'to', 1)) ?? 'float32';
+  const to = node.op === 'Cast' ? node.attributes['to'] : undefined;
+  // Before opset 6 the type was told by its name; the rewriting of those forms knows them.
+  if (node.op === 'Cast') return (to?.type === 'int' ? dtypeOf(to.value) : undefined) ?? 'float32';
   const fill = node.op === 'ConstantOfShape' ? node.attributes['value'] : undefined;
   if (node.op === 'ConstantOfShape') return fill?.type === 'tensor' ? fill.value.dtype : 'float32';
   return facts.get(node.inputs.find((input) => input !== '') ?? '')?.dtype ?? 'float32';

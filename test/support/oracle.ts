@@ -102,12 +102,15 @@ export function weightedSum(gradients: readonly ReadonlyMap<string, Float32Array
   return sums;
 }
 
-/** Largest difference of two sets of arrays, relative to the largest value of the expected set. */
+/**
+ * Largest difference of two sets of arrays, relative to the largest value of the expected set and at least `least`
+ * (sums may cancel).
+ */
 export function relativeDifference(
-  found: ReadonlyMap<string, ArrayLike<number>>, expected: ReadonlyMap<string, ArrayLike<number>>,
+  found: ReadonlyMap<string, ArrayLike<number>>, expected: ReadonlyMap<string, ArrayLike<number>>, least = 0,
 ): number {
   let worst = 0;
-  let largest = 0;
+  let largest = least;
   for (const [name, e] of expected) {
     const f = found.get(name);
     if (f === undefined || f.length !== e.length) return Infinity;
