@@ -1,6 +1,6 @@
 import { GhostgradError } from '../errors.ts';
 import {
-  type Attributes, type Graph, type Node, type OperatorSemantics, type TypedGraph, int, ints, latestOpset, showNode,
+  type Attributes, type Graph, type Node, type OperatorSemantics, type TypedGraph, int, ints, latestOpset, showNode, showShape,
 } from '../graph/ir.ts';
 import { type DType, type Shape, type Tensor, type TensorType, float32, int64, isFloat, sameShape, sizeOf, tensor } from '../tensor/tensor.ts';
 
@@ -125,7 +125,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph, va
       !isFloat(dtype) && !Number.isInteger(x) ? notWhole(x, dtype) :
       dtype === 'float64' ? tensor('float64', [], Float64Array.of(x)) : dtype === 'int64' ? int64([x], []) : float32([x], []),
     ),
-    ints: (values) => constant(int64(values)),
+    ints: (values) => constant(int64(wholeNumbers(values))),
     op: (op, operands, attributes, domain) => ops(op, operands, 1, attributes, domain)[0]!,
     ops,
     add,
@@ -152,6 +152,14 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph, va
 function notWhole(x: number, dtype: DType): never {
   throw new GhostgradError({
     what: `${dtype} operands of an operator on real numbers`, found: `${x} among them`, fix: 'export the model with float32 operands',
+  });
+}
+
+/** Sizes that a rule worked out; operands that do not fit one another give fractions, or nothing at all. */
+function wholeNumbers(values: readonly number[]): readonly number[] {
+  if (values.every(Number.isSafeInteger)) return values;
+  throw new GhostgradError({
+    what: 'sizes that do not fit one another', found: showShape(values), expected: 'whole numbers', fix: 'export the model again, or repair the node',
   });
 }
 
