@@ -150,11 +150,19 @@ const vastGraphs = (n: number): Readonly<Record<string, Graph>> => ({
   Trilu: chain([['Trilu', ['x', 'k']]], { k: scalar(n) }, [4, 4]),
   'blocks of channels': chain([['Unsqueeze', ['x', 'axes']], ['DepthToSpace', ['x'], { blocksize: int(n) }]], { axes: int64([2, 3]) }),
   'a cumulative sum': chain([['CumSum', ['x', 'axis']]], { axis: scalar(1) }, [n]),
+  'a Fourier transform': chain([['Unsqueeze', ['x', 'last']], ['DFT', ['x', '', 'axis']]], { last: int64([-1]), axis: scalar(1) }, [n]),
+  'a Fourier transform made longer': chain([['Unsqueeze', ['x', 'last']], ['DFT', ['x', 'length', 'axis']]], { last: int64([-1]), length: scalar(n), axis: scalar(1) }),
+  'short Fourier transforms': chain([['STFT', ['x', 'step', '', 'length']]], { step: scalar(1), length: scalar(4) }, [n]),
+  'a window of it': chain([['HannWindow', ['size']], ['ReduceSum', ['x']], ['Add', ['v0', 'x']]], { size: scalar(n) }),
+  'a sequence turned around': chain([['Unsqueeze', ['x', 'last']], ['ReverseSequence', ['x', 'lengths'], { time_axis: int(1), batch_axis: int(2) }]], { last: int64([-1]), lengths: int64([2]) }, [n]),
+  'a grid': chain([['Reshape', ['x', 'shape']], ['AffineGrid', ['x', 'size']]], { shape: int64([-1, 2, 3]), size: int64([1009, 1, n, n]) }, [6]),
+  'blocks into an image': chain([['Unsqueeze', ['x', 'last']], ['Col2Im', ['x', 'image', 'block']]], { last: int64([-1]), image: int64([n, n]), block: int64([1, 1]) }, [4]),
+  'cropped or padded': chain([['CenterCropPad', ['x', 'size'], { axes: ints([1]) }]], { size: int64([n]) }),
   classes: chain([['MatMul', ['x', 'row']]], { row: float32([1, 2], [1, 2]) }, [n, 1]),
 });
 
 describe('sizes that no memory holds are not allocated', () => {
-  it.each(vast)('%i', (n) => {
+  it.each(vast)('%d', (n) => {
     const before = peak();
     for (const [name, graph] of Object.entries(vastGraphs(n))) {
       const losses = ['mse', 'cross-entropy'] as const;
