@@ -9,7 +9,11 @@ import { composedNetwork, composition } from './support/random-composition.ts';
 
 describe('networks of any operators in any composition', () => {
   it.each(modes)('equal the one-example oracle, whose gradients equal differences of the loss: %s', async (mode) => {
-    await fc.assert(fc.asyncProperty(composition, async (choice) => { await checkComposition(choice, mode); }), { numRuns: 14 });
+    let said = 0;
+    await fc.assert(fc.asyncProperty(composition, async (choice) => {
+      if (await checkComposition(choice, mode) === 'checked') said++;
+    }), { numRuns: 14 });
+    expect(said).toBeGreaterThan(7);
   });
 
   it('have the same values by the same names at every batch size, and the batch where the proof found it', () => {

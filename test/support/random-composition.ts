@@ -10,12 +10,13 @@ import { testRandom } from './random-network.ts';
 export interface Composition {
   readonly seed: number;
   readonly tokens: boolean;
+  readonly rowsPerUnit: number;
   /** Numbers that pick the steps, one after the other. */
   readonly steps: readonly number[];
 }
 
 export const composition: fc.Arbitrary<Composition> = fc.record({
-  seed: fc.integer({ min: 1, max: 2 ** 30 }), tokens: fc.boolean(),
+  seed: fc.integer({ min: 1, max: 2 ** 30 }), tokens: fc.boolean(), rowsPerUnit: fc.constantFrom(1, 1, 2),
   steps: fc.array(fc.nat({ max: 2 ** 20 }), { minLength: 2, maxLength: 6 }),
 });
 
@@ -368,7 +369,7 @@ function reached(b: Sketcher, random: () => number, weight: (shape: Shape, scale
 }
 
 /** Builds the network: input [batch, …], output `logits` [batch, classes]. Steps that do not fit are left out. */
-export function composedNetwork({ seed, tokens, steps }: Composition): ComposedNetwork {
+export function composedNetwork({ seed, tokens, steps }: Omit<Composition, 'rowsPerUnit'>): ComposedNetwork {
   const random = testRandom(seed);
   const b = sketcher('n');
   const drawnParameters = new Map<string, Tensor>();
