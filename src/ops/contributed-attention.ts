@@ -56,6 +56,8 @@ function contributedBias({ b, node }: Pick<ExpandContext, 'b' | 'node'>, rows: n
 /** Self-attention with the projections of queries, keys and values in one weight. */
 const packedAttention: Composite = {
   learned: [1, 2],
+  // ONNX Runtime 1.30 ends the process where the bias is omitted.
+  lacksKernel: (node) => !has(node, 2),
   expand: (context) => {
     const { b, node, inputs: [x, weight, bias, mask, past, attentionBias] } = context;
     const heads = intAttribute(node, 'num_heads', 0);
