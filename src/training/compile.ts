@@ -10,6 +10,7 @@ import type { Value } from '../ops/builder.ts';
 import { expandComposites, runnable } from '../ops/expand.ts';
 import { entryOf, hasOperator, semantics } from '../ops/table.ts';
 import { asParameters } from '../models/constants.ts';
+import { withFoldedBatchNorm } from '../models/fold-batchnorm.ts';
 import { nearest } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
@@ -147,7 +148,7 @@ export function compileTask(analysis: Analysis, rows: number, options: StepOptio
   const dependent = dependentOn(graph, wanted);
   const differentiated = expandComposites(graph, (node) => node.outputs.some((v) => dependent.has(v)));
   requireSameForm(differentiated, wanted, analysis.forms);
-  const withInputs = parametersAsInputs(differentiated, wanted);
+  const withInputs = parametersAsInputs(withFoldedBatchNorm(differentiated, wanted), wanted);
   const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
   return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss }, options);
 }
