@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { type Attributes, type Graph, int, ints, latestOpset } from '../src/graph/ir.ts';
+import { type Attributes, type Graph, int, ints, latestOpset, string } from '../src/graph/ir.ts';
 import { type Tensor, int64 } from '../src/tensor/tensor.ts';
 import { analyse, compileTask, requireTrainable } from '../src/training/compile.ts';
 import { randomTensor, testRandom } from './support/random-network.ts';
@@ -113,6 +113,45 @@ describe('what a row computes may not depend on how many rows are computed with 
     const model = withMiddle([
       ['Shape', ['p'], 'whole'], ['ConstantOfShape', ['whole'], 'zeros'], ['Add', ['p', 'zeros'], 's'], ['Reshape', ['s', 'whole'], 'm'],
     ]);
+    expect(violationsOf(model)).toEqual([]);
+    expect(() => compileTask(analyse({ model, loss: 'cross-entropy' }), 4, options)).not.toThrow();
+  });
+
+  it('a table may be looked up at positions that are those of every row, as zeros_like and expand_as make them', () => {
+    const { initializers, ...rest } = withMiddle([
+      ['Shape', ['p'], 'whole'], ['ConstantOfShape', ['whole'], 'zeros', { value: { type: 'tensor', value: int64([0]) } }],
+      ['Gather', ['table', 'zeros'], 'rows'], ['ReduceSum', ['rows', 'axis'], 'm', { keepdims: int(0) }],
+    ], { axis: int64([2]) });
+    const model: Graph = { ...rest, initializers: new Map([...initializers, ['table', randomTensor(random, [2, 4])]]) };
+    const analysis = analyse({ model, loss: 'cross-entropy' });
+    expect(analysis.violations).toEqual([]);
+    expect(analysis.parameters).toContain('table');
+    expect(() => compileTask(analysis, 4, options)).not.toThrow();
+  });
+
+  it('but not at positions that tell the rows apart', () => {
+    const { initializers, ...rest } = withMiddle([
+      ...batchSize, ['Range', ['zero', 'B', 'one'], 'places'], ['Gather', ['table', 'places'], 'm'],
+    ], { zero: int64([0], []), one: int64([1], []) });
+    const model: Graph = { ...rest, initializers: new Map([...initializers, ['table', randomTensor(random, [2000, 3])]]) };
+    expect(violationsOf(model).length).toBeGreaterThan(0);
+  });
+
+  it('equal rows are equal rows also where they are too many to be folded', () => {
+    const model = withMiddle([
+      ['Shape', ['p'], 'whole'], ['Concat', ['whole', 'features'], 'large', { axis: int(0) }], ['ConstantOfShape', ['large'], 'zeros'],
+      ['ReduceSum', ['zeros', 'axis'], 'sums', { keepdims: int(0) }], ['Add', ['p', 'sums'], 'm'],
+    ], { features: int64([1000]), axis: int64([2]) });
+    expect(violationsOf(model)).toEqual([]);
+    expect(() => compileTask(analyse({ model, loss: 'cross-entropy' }), 4, options)).not.toThrow();
+  });
+
+  it('sizes that an image is resized to may name the batch', () => {
+    const model = withMiddle([
+      ['Unsqueeze', ['p', 'axis1'], 'u'], ['Shape', ['p'], 'whole', { end: int(1) }], ['Concat', ['whole', 'size'], 'sizes', { axis: int(0) }],
+      ['Resize', ['u', '', '', 'sizes'], 'r', { mode: string('nearest'), coordinate_transformation_mode: string('asymmetric') }],
+      ['ReduceMean', ['r', 'axis1'], 'm1', { keepdims: int(0) }], ['Slice', ['m1', 'zero', 'three', 'axis1'], 'm'],
+    ], { axis1: int64([1]), size: int64([1, 6]), zero: int64([0]), three: int64([3]) });
     expect(violationsOf(model)).toEqual([]);
     expect(() => compileTask(analyse({ model, loss: 'cross-entropy' }), 4, options)).not.toThrow();
   });

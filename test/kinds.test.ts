@@ -56,6 +56,16 @@ const sketches: Readonly<Record<string, Sketch>> = {
     weights: { table: [6, 4], 'head.weight': [3, 20], 'head.bias': [3] },
     nodes: [['Gather', ['table', 'input'], 'e1'], ['Gather', ['table', 'input'], 'e2'], ['Mul', ['e1', 'e2'], 'm'], ...head('m')],
   },
+  'a table that is read at the same places for every example': {
+    input: { dtype: 'int64', shape: [5] },
+    weights: { table: [6, 4], types: [2, 4], 'head.weight': [3, 4], 'head.bias': [3] },
+    literals: { axes: int64([1]), position: int64([0, 1, 1, 0, 1]) },
+    nodes: [
+      ['Gather', ['table', 'input'], 'e'], ['Shape', ['input'], 'shape'], ['Expand', ['position', 'shape'], 'positions'],
+      ['Gather', ['types', 'positions'], 't'], ['Add', ['e', 't'], 'a'], ['Mul', ['a', 't'], 'm'],
+      ['ReduceMean', ['m', 'axes'], 'r', { keepdims: int(0) }], ...head('r'),
+    ],
+  },
   'convolutions of one and three axes': {
     input: { dtype: 'float32', shape: [2, 3, 4, 4] },
     weights: { w3: [4, 2, 2, 2, 2], b3: [4], w1: [6, 2, 3], b1: [6], 'head.weight': [3, 108], 'head.bias': [3] },

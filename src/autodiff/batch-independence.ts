@@ -1,9 +1,11 @@
-import type { Node, TypedGraph } from '../graph/ir.ts';
+import type { Graph, Node, TypedGraph } from '../graph/ir.ts';
 import { type BatchAxis, rowsOf } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
 import { fixedValue } from '../ops/composite.ts';
+import type { BatchContext, OperandContext } from '../ops/operator.ts';
+import { repeatsRows } from '../ops/rules.ts';
 import { operatorOf } from '../ops/table.ts';
-import { type Tensor, isFloat, sameShape, sizeOf } from '../tensor/tensor.ts';
+import { type Tensor, sameShape, sizeOf } from '../tensor/tensor.ts';
 
 export interface Violation {
   /** Name of the node that lets examples mix. */
@@ -67,17 +69,38 @@ export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAx
 }
 
 /**
- * A value that only parameters make may have equal rows for all the batch (a class token). No data is in it, so that
- * its rows depend on no example; as rows of the batch, each gives its example's share of the parameter's gradient.
+ * A value that only parameters and constants make may have equal rows for all the batch: a class token repeated, a
+ * table looked up at positions that are those of every row. No data is in it, so that its rows depend on no example; as
+ * rows of the batch, each gives its example's share of the parameter's gradient.
  */
 function spread(graph: TypedGraph, node: Node, batch: Map<Value, BatchAxis>, rows: number): void {
-  const [output = ''] = node.outputs;
-  if (rows === 0 || !isFloat(graph.types.get(output)?.dtype ?? 'bool')) return;
-  const at = operatorOf(node).spread?.({
-    node, rows, outputs: outputTypes(graph, node),
+  if (rows === 0) return;
+  const context: OperandContext & Pick<BatchContext, 'outputs'> = {
+    node, outputs: outputTypes(graph, node),
     inputs: node.inputs.map((v) => graph.types.get(v)), constants: node.inputs.map((v) => fixedValue(graph, v)),
+  };
+  const { spread: repeat, batch: follow } = operatorOf(node);
+  const at = repeat?.({ ...context, rows });
+  if (at !== undefined) {
+    batch.set(node.outputs[0]!, at);
+    return;
+  }
+  const repeated = context.constants.map((t) => t && repeatedAxis(t, rows));
+  if (repeated.every((axis) => axis === undefined)) return;
+  // A constant with equal rows for all the batch may as well be the rows' own.
+  const result = follow({ ...context, batch: repeated });
+  if ('violation' in result) return;
+  node.outputs.forEach((output, i) => {
+    const axis = result[i];
+    if (output !== '' && axis !== undefined) batch.set(output, axis);
   });
-  if (at !== undefined) batch.set(output, at);
+}
+
+/** Where a constant has equal rows for all the batch. */
+function repeatedAxis(t: Tensor, rows: number): BatchAxis | undefined {
+  const axis = t.shape.findIndex((n) => n > 0 && n % rows === 0);
+  const at = { axis, before: 1, after: (t.shape[axis] ?? 0) / rows };
+  return axis >= 0 && repeatsRows(t, at) ? at : undefined;
 }
 
 function outputTypes(graph: TypedGraph, node: Node) {
@@ -85,7 +108,7 @@ function outputTypes(graph: TypedGraph, node: Node) {
 }
 
 /** Operands that say nothing but how large the output is: comparing outputs compares them. */
-const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Tile:1', 'Slice:2']);
+const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Tile:1', 'Slice:2', 'Resize:3', 'ConstantOfShape:0']);
 
 /**
  * Lists where two specialisations of one model, at different batch sizes, do not compute the same of an example: where
@@ -93,21 +116,23 @@ const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Til
  * one example more in a batch could change the gradients of others, by the physical batch that they are computed in.
  */
 export function sizeDependence(
-  one: TypedGraph, other: TypedGraph, batch: ReadonlyMap<Value, BatchAxis>, inputs: readonly Value[],
+  model: Graph, one: TypedGraph, other: TypedGraph, batch: ReadonlyMap<Value, BatchAxis>,
 ): Violation[] {
-  const rows = (graph: TypedGraph): number => graph.types.get(inputs[0] ?? '')?.shape[0] ?? 0;
-  const fits = (value: Value): boolean => {
+  const rows = (graph: TypedGraph): number => graph.types.get(model.inputs[0]?.name ?? '')?.shape[0] ?? 0;
+  const fits = (value: Value, meetsData: boolean): boolean => {
     const at = batch.get(value);
     const [a, b] = [one.types.get(value)?.shape, other.types.get(value)?.shape];
-    if (at === undefined || a === undefined || b === undefined) return true;
+    if (a === undefined || b === undefined) return true;
+    if (at === undefined) return meetsData || sameShape(a, b);
     return rowsOf(a, at) === rows(one) && rowsOf(b, at) === rows(other) && sameShape(a.with(at.axis, 0), b.with(at.axis, 0));
   };
   const depends = (node: Node): boolean => {
     const meetsData = [...node.inputs, ...node.outputs].some((v) => batch.has(v));
-    return !node.outputs.every(fits) || node.inputs.some((v, i) => {
+    return !node.outputs.every((v) => fits(v, meetsData)) || node.inputs.some((v, i) => {
       const constant = one.initializers.get(v);
-      // Only what was computed at compile time, a literal, can have come from the batch size.
-      if (constant === undefined || one.literals?.has(v) !== true || (meetsData && sizeOperands.has(`${node.op}:${i}`))) return false;
+      // Only what was computed at compile time, a literal that the model does not have, can have come from the batch size.
+      if (constant === undefined || one.literals?.has(v) !== true || constant === model.initializers.get(v)) return false;
+      if (meetsData && sizeOperands.has(`${node.op}:${i}`)) return false;
       return !alike(constant, other.initializers.get(v), meetsData);
     });
   };

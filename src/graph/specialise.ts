@@ -14,8 +14,10 @@ import { prune } from './prune.ts';
 
 /** Folded values above this many elements stay computations: they would only make the graph large. */
 const maximumFolded = 1_000_000;
-/** So do all others after this many elements in total: a small file must not fill the memory. */
+/** So do others after this many elements in total: a small file must not fill the memory. */
 const maximumFoldedInTotal = 8_000_000;
+/** Values up to this many elements, as the arithmetic of shapes makes them, are always folded. */
+const alwaysFolded = 64;
 /** More elements than any memory holds, in one value. Below it products of sizes are exact. */
 const maximumElements = 2 ** 42;
 
@@ -94,7 +96,7 @@ export function specialisePart(
       if (name !== '') types.set(name, inferred[i]!);
     });
     const elements = Math.max(0, ...inferred.map(({ shape }) => sizeOf(shape)));
-    const modest = elements <= maximumFolded && foldedInTotal + elements <= maximumFoldedInTotal;
+    const modest = elements <= alwaysFolded || (elements <= maximumFolded && foldedInTotal + elements <= maximumFoldedInTotal);
     const folded = modest ? semantics.fold(node, operands, node.inputs.map(foldable)) : undefined;
     if (folded === undefined) {
       nodes.push(node);

@@ -116,8 +116,10 @@ function gatherUse(context: ParameterContext): ParameterUse {
   const axis = axisAttribute(node, table.length, 0);
   // Mod takes the sign of the divisor: indices from the back become indices from the front.
   const places = b.op('Mod', [castTo(b, inputs[1]!, 'int64'), b.scalar(table[axis]!, 'int64')]);
-  const indices = rowsAndPositions(b, places, batchOf(context, inputBatch[1]), 0);
-  const dY = rowsAligned(b, outputGradient(context), batchOf(context, outputBatch[0]));
+  const picked = batchOf(context, outputBatch[0]);
+  // Constant indices that are the same for every row carry the batch where the output says so.
+  const indices = rowsAndPositions(b, places, inputBatch[1] ?? { ...picked, axis: picked.axis - axis }, 0);
+  const dY = rowsAligned(b, outputGradient(context), picked);
   const [rows, T] = b.shape(indices) as [number, number];
   const [outer, inner] = [sizeOf(table.slice(0, axis)), sizeOf(table.slice(axis + 1))];
   if (axis === 0) return { kind: 'gather', indices, outputGradient: reshape(b, dY, [rows, T, inner]) };

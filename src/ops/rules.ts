@@ -100,7 +100,7 @@ export const rowwise: Operator['batch'] = ({ batch, outputs }) => outputs.map(()
 export const withoutBatch: Operator['batch'] = ({ outputs }) => outputs.map(() => undefined);
 
 /** Whether a constant says the same to every row of the batch. */
-function repeatsRows(t: Tensor | undefined, { axis, before, after }: BatchAxis): boolean {
+export function repeatsRows(t: Tensor | undefined, { axis, before, after }: BatchAxis): boolean {
   const size = t?.shape[axis];
   if (t === undefined || size === undefined) return false;
   const rows = size / (before * after);

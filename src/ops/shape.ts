@@ -130,8 +130,10 @@ function expandedShape(context: OperandContext): Shape {
 }
 
 /** The axis along which an input of one row is repeated for every row of the batch. */
-function spreadAxis({ inputs, outputs, rows }: SpreadContext): BatchAxis | undefined {
-  const [from, to] = [inputs[0]?.shape ?? [], outputs[0]?.shape ?? []];
+const spreadAxis = ({ inputs, outputs, rows }: SpreadContext): BatchAxis | undefined =>
+  repeatedAxis(outputs[0]?.shape ?? [], inputs[0]?.shape ?? [], rows);
+
+function repeatedAxis(to: Shape, from: Shape, rows: number): BatchAxis | undefined {
   const axis = to.findIndex((n, i) => n % rows === 0 && n > 0 && (from[i - to.length + from.length] ?? 1) === 1);
   return axis < 0 ? undefined : { axis, before: 1, after: to[axis]! / rows };
 }
@@ -240,6 +242,8 @@ const constantOfShape: Operator = {
     return [{ dtype: fillValue(context.node).dtype, shape }];
   },
   batch: withoutBatch, gradient: noGradientFlows,
+  // Where it is too large to be folded.
+  spread: ({ outputs, rows }) => repeatedAxis(outputs[0]?.shape ?? [], [], rows),
   fold: (context) => [expandTo(withShape(fillValue(context.node), []), requiredIntegers(context, 0))],
 };
 

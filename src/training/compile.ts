@@ -83,7 +83,7 @@ interface Proof extends Pick<AtBatchSize, 'typed' | 'graph' | 'loss'> {
 
 const sizeDependenceOf = (
   task: Task, { typed, trace }: { readonly typed: TypedGraph; readonly trace: Pick<BatchTrace, 'batch'> }, other: TypedGraph,
-): Violation[] => sizeDependence(typed, other, trace.batch, task.model.inputs.map(({ name }) => name));
+): Violation[] => sizeDependence(task.model, typed, other, trace.batch);
 
 function proveAt(task: Task, rows: number): Proof {
   const { typed, graph: whole, loss, batchInputs } = atBatchSize(task, rows);
