@@ -88,7 +88,7 @@ async function checkDirection(
   const estimate = (4 * narrow - middle) / 3;
   const doubt = Math.abs(estimate - (4 * middle - wide) / 3);
   const scale = Math.abs(slope) + norm;
-  if (doubt > 0.01 * scale) return false;
-  expect(Math.abs(estimate - slope), `slope ${slope} and differences ${differences.join()} of ${what}`).toBeLessThanOrEqual(0.01 * scale + 2 * doubt);
+  if (doubt > 0.002 * scale) return false;
+  expect(Math.abs(estimate - slope), `slope ${slope} and differences ${differences.join()} of ${what}`).toBeLessThanOrEqual(0.002 * scale + 2 * doubt);
   return true;
 }
