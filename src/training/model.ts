@@ -6,6 +6,7 @@ import { withLearnedConstants } from '../models/constants.ts';
 import { inFloat32 } from '../models/float32.ts';
 import { buildModel } from '../models/index.ts';
 import { withFreeBatch } from '../models/rebatch.ts';
+import { withOwnSettings } from '../models/sharing.ts';
 import type { FloatTensor } from '../tensor/tensor.ts';
 import { type LossName, isLoss } from './loss.ts';
 import { type ModelReference, isModelFile } from './recipe.ts';
@@ -16,7 +17,7 @@ import { type ModelReference, isModelFile } from './recipe.ts';
  *
  * @throws GhostgradError for a model that was exported for a batch of one example, where it cannot be rewritten
  */
-export const prepareModel = (model: Graph): Graph => withLearnedConstants(withFreeBatch(inFloat32(upgrade(model))));
+export const prepareModel = (model: Graph): Graph => withOwnSettings(withLearnedConstants(withFreeBatch(inFloat32(upgrade(model)))));
 
 /**
  * The model of an ONNX file, prepared ({@link prepareModel}).
