@@ -15,6 +15,7 @@ import { inlineFunctions } from './functions.ts';
 import { type Attribute, type Dimension, type Graph, type Node, type ValueInfo, showNode } from './ir.ts';
 import { dataTypeName, dtypeOf } from './onnx.ts';
 import { sortNodes, uniqueNames } from './order.ts';
+import { plainSqueezes } from './squeezes.ts';
 
 export interface DecodeOptions {
   /** Fetches weights that the model keeps in other files. Default: none, such a model is refused. */
@@ -40,10 +41,12 @@ export function decodeModel(bytes: Uint8Array, { externalData, where = 'ONNX mod
   const model = parse(bytes, where);
   const { graph } = model;
   if (graph === undefined) throw notOnnx(bytes, where, 'no graph');
-  const nodes = inlineFunctions(model, where);
-  const constants = nodes.filter(isConstant);
-  const literals = new Set(constants.flatMap((node) => node.output.slice(0, 1)));
-  const initializers = decodeInitializers(graph, constants, where, externalData);
+  const inlined = inlineFunctions(model, where);
+  const constants = inlined.filter(isConstant);
+  const stored = decodeInitializers(graph, constants, where, externalData);
+  const { nodes, added } = plainSqueezes(inlined, stored, (node) => decodeConstant(node, where, externalData));
+  const initializers = new Map([...stored, ...added]);
+  const literals = new Set([...constants.flatMap((node) => node.output.slice(0, 1)), ...added.keys()]);
   const inputs = graph.input
     .filter(({ name }) => !initializers.has(name))
     .map((v) => decodeValueInfo(v, 'input', where));
