@@ -26,6 +26,14 @@ describe('reference gradients of another implementation', () => {
     expect(Math.max(...Object.values(result.maxRelativeError))).toBeLessThan(1e-4);
   });
 
+  it.each([
+    'llama-tiny-random-tied', 'roberta-tiny-random', 'convnext-tiny-random', 'crnn-tiny-random', 'detector-tiny-random',
+  ])('%s, ghost norms and instantiated ones', async (name) => {
+    const reference = expected(name);
+    expect(await check(model(name), reference, onnxruntimeEngine())).toMatchObject({ ok: true });
+    expect(await check(model(name), reference, onnxruntimeEngine(), 'instantiate')).toMatchObject({ ok: true });
+  });
+
   it.each(['bert-tiny-random', 'gpt2-tiny-random', 'gpt2-tiny-random-tied'])('%s with frozen embeddings', async (name) => {
     const whole = expected(name);
     const trained = <T>(values: Readonly<Record<string, T>>) =>
