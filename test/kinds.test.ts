@@ -142,6 +142,15 @@ const sketches: Readonly<Record<string, Sketch>> = {
       ['Tanh', ['m'], 'y'], ...head('y'),
     ],
   },
+  'a parameter beside a step function of it': {
+    input: { dtype: 'float32', shape: [2, 4] },
+    weights: { w: [4], v: [4, 5], 'head.weight': [3, 10], 'head.bias': [3] },
+    nodes: [
+      ['Floor', ['w'], 'floored'], ['Mul', ['input', 'floored'], 'm'], ['Add', ['m', 'w'], 'a'], ['Tanh', ['a'], 't'],
+      ['Cast', ['v'], 'whole', { to: int(7) }], ['Cast', ['whole'], 'back', { to: int(1) }], ['Add', ['v', 'back'], 'through'],
+      ['MatMul', ['t', 'through'], 'b'], ['MatMul', ['t', 'back'], 'c'], ['Add', ['b', 'c'], 'd'], ['Tanh', ['d'], 'y'], ...head('y'),
+    ],
+  },
   'a class token repeated for every row, and one kernel for two inputs': {
     input: { dtype: 'float32', shape: [2, 6] },
     weights: { token: [1, 1, 6], kernel: [2, 2, 3], 'head.weight': [3, 20], 'head.bias': [3] },

@@ -35,6 +35,18 @@ export function dependentOn(graph: Pick<TypedGraph, 'nodes'>, parameters: Readon
   return dependent;
 }
 
+/** The values from which a gradient can reach a parameter: not those behind a step function or integers alone. */
+function slopesOf(graph: TypedGraph, parameters: ReadonlySet<Value>): Set<Value> {
+  const sloping = new Set<Value>(parameters);
+  for (const node of graph.nodes) {
+    if (operatorOf(node).gradient === noGradientFlows) continue;
+    if (node.inputs.some((v) => sloping.has(v))) {
+      node.outputs.filter((o) => isFloat(graph.types.get(o)?.dtype ?? 'bool')).forEach((o) => sloping.add(o));
+    }
+  }
+  return sloping;
+}
+
 /** Finds what lies between `parameters` and `output`, and every node there that cannot be differentiated. */
 export function gradientPath(
   graph: TypedGraph, parameters: ReadonlySet<Value>, output: Value, batch: ReadonlyMap<Value, BatchAxis>,
@@ -58,7 +70,8 @@ export function gradientPath(
     if (stopped !== undefined || operator.gradient === noGradientFlows) continue;
     node.inputs.filter((v) => isFloat(graph.types.get(v)?.dtype ?? 'bool')).forEach((v) => reaches.add(v));
   }
-  const onPath = [...dependent].filter((v) => reaches.has(v));
+  const sloping = slopesOf(graph, parameters);
+  const onPath = [...dependent].filter((v) => reaches.has(v) && sloping.has(v));
   return {
     active: new Set(onPath.filter((v) => batch.has(v))),
     derived: new Set(onPath.filter((v) => !batch.has(v))),

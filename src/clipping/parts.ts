@@ -1,13 +1,13 @@
 import { type Derivation, derivations, throughDerivation } from '../autodiff/derivation.ts';
 import type { GradientPath, UseSite } from '../autodiff/reverse.ts';
 import type { TypedGraph } from '../graph/ir.ts';
-import { type GraphBuilder, type Value, concat, reshape, slice } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, reshape, scale, slice } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { type View, disjoint, sameView, wholeView } from '../ops/view.ts';
 import type { Contraction } from './contraction.ts';
 import { tied } from './tied.ts';
 import { contractionOf } from './uses.ts';
-import { instantiatedNorm, weightedSum } from './unit.ts';
+import { instantiatedNorm, sum, weightedSum } from './unit.ts';
 
 /** A part of a parameter's gradient that is orthogonal to its other parts, so that squared norms add up. */
 export interface Part {
@@ -76,8 +76,12 @@ function partsOfParameter(
   const computation: Contraction = {
     size: { T: 1, d: 1, p: size, groups: 1, gramDepth: 1, gramTerms: 1, unfolded: false },
     perExample,
-    // What is measured is what is summed: the roundings on the way are in both.
-    instantiated: () => instantiatedNorm(within, perExample(), undefined),
+    // What is measured is what is summed: the roundings on the way are in both. But an operand that is not ordinary was
+    // removed before, and must show: its unit's error is infinite, and makes this NaN.
+    instantiated: () => {
+      const errors = made.flatMap(([, does]) => does.instantiated().error ?? []);
+      return instantiatedNorm(within, perExample(), errors.length === 0 ? undefined : scale(b, sum(b, errors), 0));
+    },
     weightedSum: (weights) => weightedSum(within, perExample(), false, weights),
     ...(!guarded && {
       product: () => throughAll(made.map(([, does]) => does.product?.(undefined) ?? does.weightedSum(undefined))),

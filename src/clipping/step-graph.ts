@@ -155,12 +155,14 @@ function maskRows(b: GraphBuilder, use: ParameterUse, rowMask: Value): Parameter
   }
 }
 
-function normOf(b: GraphBuilder, { does, plan }: Layer): NormParts {
-  if (plan.norm === 'ghost' && does.ghost !== undefined) return does.ghost();
-  const { error, ...parts } = does.instantiated();
+/** What a layer's norm is measured to be, with all that its part of the released sum may differ from that. */
+export function normOf(b: GraphBuilder, { does, plan }: Pick<Layer, 'does' | 'plan'>): NormParts {
+  const ghost = plan.norm === 'ghost' ? does.ghost : undefined;
+  const { error, ...parts } = ghost === undefined ? does.instantiated() : ghost();
   if (error === undefined) return parts;
-  // A product rounds apart from the gradient that was measured, by as much again.
-  return { ...parts, error: plan.sum === 'product' && does.product !== undefined ? scale(b, error, 2) : error };
+  // A sum that is not of the very gradients that were measured rounds apart from them, by as much again.
+  const ofMeasured = ghost === undefined && !(plan.sum === 'product' && does.product !== undefined);
+  return { ...parts, error: ofMeasured ? error : scale(b, error, 2) };
 }
 
 /** The summed gradient of each parameter, its parts added up. */
