@@ -74,7 +74,8 @@ export function traceBatch(graph: TypedGraph, inputs: ReadonlyMap<Value, BatchAx
  * rows of the batch, each gives its example's share of the parameter's gradient.
  */
 function spread(graph: TypedGraph, node: Node, batch: Map<Value, BatchAxis>, rows: number): void {
-  if (rows === 0) return;
+  // At a small batch size, any dimension may happen to be a multiple of it.
+  if (rows < proofBatchSizes[0]) return;
   const context: OperandContext & Pick<BatchContext, 'outputs'> = {
     node, outputs: outputTypes(graph, node),
     inputs: node.inputs.map((v) => graph.types.get(v)), constants: node.inputs.map((v) => fixedValue(graph, v)),
