@@ -117,4 +117,16 @@ describe('a row that is not ordinary gives nothing to parameters in any guise', 
       }
     }
   });
+
+  it.each(cases.filter(([, mode]) => mode === 'ghost' || mode === 'book-keeping'))('an absent row of a unit that has another gives nothing, whatever stands in its place: %s, %s', async (name, mode) => {
+    const analysis = analyse({ model: graphOf(sketches[name]!), loss: 'cross-entropy' });
+    const options = { mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 2 } as const;
+    const present = Array.from({ length: rows }, (_, i) => i !== 2);
+    const found = await Promise.all([0, NaN, 1e30, 85].map((value) => runStep(analysis, batchOf(new Set([2]), value), options, 0.05, present)));
+    for (const { sums, weights, norms } of found) {
+      expect(weights[1]).toBeGreaterThan(0);
+      expect([...norms]).toEqual([...found[0]!.norms]);
+      expect(bits(sums)).toEqual(bits(found[0]!.sums));
+    }
+  });
 });

@@ -107,7 +107,9 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
  */
 function ordinaryData(b: GraphBuilder, source: StepSource, rowMask: Value, units: number): Value[] {
   const data = source.graph.inputs.filter(({ name, dtype }) => dtype === 'float32' && source.batch.has(name));
-  return [...data.map(({ name }) => name), unitLosses(b, source.loss, rowMask, units)].map((value) =>
+  // Only rows that are there count: what stands in the place of an absent one must not drop the unit's others.
+  const present = (value: Value): Value => (b.shape(rowMask)[0] === units ? value : keepRows(b, rowMask, value));
+  return [...data.map(({ name }) => present(name)), unitLosses(b, source.loss, rowMask, units)].map((value) =>
     b.op('Less', [squaredLength(b, value, units), b.scalar(Infinity)]));
 }
 
@@ -137,15 +139,18 @@ function seedOf(b: GraphBuilder, seed: Value, valid: Value): Value {
   return reshape(b, b.op('Where', [reshape(b, valid, [units, 1]), byUnit, b.scalar(0)]), [rows]);
 }
 
+/** x, which has the rows in front, with zeros in those that are absent. */
+function keepRows(b: GraphBuilder, rowMask: Value, x: Value): Value {
+  const rows = b.shape(rowMask)[0]!;
+  const shape = b.shape(x);
+  const flat = reshape(b, x, [rows, sizeOf(shape) / rows]);
+  const zero = b.scalar(0, b.type(x).dtype);
+  return reshape(b, b.op('Where', [reshape(b, rowMask, [rows, 1]), flat, zero]), shape);
+}
+
 /** Where a unit has several rows, absent rows are removed one by one, by selection on every operand. */
 function maskRows(b: GraphBuilder, use: ParameterUse, rowMask: Value): ParameterUse {
-  const rows = b.shape(rowMask)[0]!;
-  const keep = (x: Value): Value => {
-    const shape = b.shape(x);
-    const flat = reshape(b, x, [rows, sizeOf(shape) / rows]);
-    const zero = b.scalar(0, b.type(x).dtype);
-    return reshape(b, b.op('Where', [reshape(b, rowMask, [rows, 1]), flat, zero]), shape);
-  };
+  const keep = (x: Value): Value => keepRows(b, rowMask, x);
   switch (use.kind) {
     case 'outer':
     case 'convolution': return { ...use, input: keep(use.input), outputGradient: keep(use.outputGradient) };
