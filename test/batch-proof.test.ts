@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { type Attributes, type Graph, int, ints, latestOpset, string } from '../src/graph/ir.ts';
+import { type Attributes, type Graph, type Node, int, ints, latestOpset, string } from '../src/graph/ir.ts';
 import { type Tensor, int64 } from '../src/tensor/tensor.ts';
 import { analyse, compileTask, requireTrainable } from '../src/training/compile.ts';
 import { randomTensor, testRandom } from './support/random-network.ts';
@@ -7,6 +7,9 @@ import { randomTensor, testRandom } from './support/random-network.ts';
 const random = testRandom(2);
 
 type Step = readonly [op: string, inputs: readonly string[], output: string, attributes?: Attributes];
+
+const nodesOf = (steps: readonly Step[]): Node[] => steps.map(([op, inputs, output, attributes = {}], i) =>
+  ({ op, domain: '', name: `step${i}`, inputs, outputs: [output], attributes }));
 
 /** input [batch, 6] → product `p` [batch, 3] → the steps, ending in `m` → logits = p + m, with a weight behind it. */
 function withMiddle(steps: readonly Step[], literals: Readonly<Record<string, Tensor>> = {}): Graph {
@@ -18,7 +21,7 @@ function withMiddle(steps: readonly Step[], literals: Readonly<Record<string, Te
     outputs: [{ name: 'logits', dtype: 'float32', shape: ['batch', 3] }],
     nodes: [
       { op: 'MatMul', domain: '', name: 'product', inputs: ['input', 'w'], outputs: ['p'], attributes: {} },
-      ...steps.map(([op, inputs, output, attributes = {}], i) => ({ op, domain: '', name: `step${i}`, inputs, outputs: [output], attributes })),
+      ...nodesOf(steps),
       { op: 'Add', domain: '', name: 'end', inputs: ['p', 'm'], outputs: ['logits'], attributes: {} },
     ],
   };
@@ -144,6 +147,31 @@ describe('what a row computes may not depend on how many rows are computed with 
     ], { features: int64([1000]), axis: int64([2]) });
     expect(violationsOf(model)).toEqual([]);
     expect(() => compileTask(analyse({ model, loss: 'cross-entropy' }), 4, options)).not.toThrow();
+  });
+
+  it('so is a first state of a recurrent layer, which has the same nodes at every batch size', () => {
+    const model: Graph = {
+      name: 'recurrent', opset: latestOpset, metadata: {},
+      initializers: new Map<string, Tensor>([
+        ['W', randomTensor(random, [1, 4 * 520, 2])], ['R', randomTensor(random, [1, 4 * 520, 520])], ['w', randomTensor(random, [520, 3])],
+        ['one', int64([2])], ['rest', int64([520])], ['axis0', int64([0])], ['end', int64([1])],
+      ]),
+      literals: new Set(['one', 'rest', 'axis0', 'end']),
+      inputs: [{ name: 'input', dtype: 'float32', shape: ['batch', 2, 2] }],
+      outputs: [{ name: 'logits', dtype: 'float32', shape: ['batch', 3] }],
+      nodes: nodesOf([
+        ['Transpose', ['input'], 'x', { perm: ints([1, 0, 2]) }], ['Shape', ['input'], 'rows', { end: int(1) }],
+        ['Concat', ['one', 'rows', 'rest'], 'size', { axis: int(0) }], ['ConstantOfShape', ['size'], 'zeros'],
+        ['Slice', ['zeros', 'axis0', 'end', 'axis0'], 'h0'],
+      ]).concat([
+        { op: 'LSTM', domain: '', name: 'lstm', inputs: ['x', 'W', 'R', '', '', 'h0', 'h0'], outputs: ['', 'h'], attributes: { hidden_size: int(520) } },
+        { op: 'Squeeze', domain: '', name: 'squeeze', inputs: ['h', 'axis0'], outputs: ['last'], attributes: {} },
+        { op: 'MatMul', domain: '', name: 'product', inputs: ['last', 'w'], outputs: ['logits'], attributes: {} },
+      ]),
+    };
+    const analysis = analyse({ model, loss: 'cross-entropy' });
+    expect(analysis.violations).toEqual([]);
+    expect(() => compileTask(analysis, 4, options)).not.toThrow();
   });
 
   it('sizes that an image is resized to may name the batch', () => {

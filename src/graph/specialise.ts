@@ -29,14 +29,17 @@ const maximumElements = 2 ** 42;
  *
  * @param shapes for each input by name; one whose dimensions are all fixed, or follow from symbolic dimensions of
  * the inputs given, may be left out
+ * @param like the same graph for other shapes: what is computed there is computed here too, and what is folded there
+ * is folded here, whatever its size, so that both have the same nodes
  * @throws GhostgradError when shapes contradict the declared ones or one another, or the operators' shape rules do
  */
 export function specialise(
   graph: Graph,
   shapes: Readonly<Record<string, Shape>>,
   semantics: OperatorSemantics,
+  like?: TypedGraph,
 ): TypedGraph {
-  const { graph: typed, failures } = specialisePart(graph, shapes, semantics);
+  const { graph: typed, failures } = specialisePart(graph, shapes, semantics, like);
   const [failure] = failures;
   if (failure !== undefined) throw failure.error;
   const outputs = graph.outputs.map(({ name, ...declared }) => ({ name, ...(typed.types.get(name) ?? declared) }));
@@ -61,7 +64,9 @@ export function specialisePart(
   graph: Graph,
   shapes: Readonly<Record<string, Shape>>,
   semantics: OperatorSemantics,
+  like?: TypedGraph,
 ): SpecialisedPart {
+  const computed = like && new Set(like.nodes.flatMap(({ outputs }) => outputs));
   const inputs = concreteInputs(graph, shapes);
   const types = new Map<string, TensorType>(inputs.map(({ name, dtype, shape }) => [name, { dtype, shape }]));
   const initializers = new Map(graph.initializers);
@@ -96,7 +101,8 @@ export function specialisePart(
       if (name !== '') types.set(name, inferred[i]!);
     });
     const elements = Math.max(0, ...inferred.map(({ shape }) => sizeOf(shape)));
-    const modest = elements <= alwaysFolded || (elements <= maximumFolded && foldedInTotal + elements <= maximumFoldedInTotal);
+    const modest = computed !== undefined ? !node.outputs.some((name) => computed.has(name))
+      : elements <= alwaysFolded || (elements <= maximumFolded && foldedInTotal + elements <= maximumFoldedInTotal);
     const folded = modest ? semantics.fold(node, operands, node.inputs.map(foldable)) : undefined;
     if (folded === undefined) {
       nodes.push(node);

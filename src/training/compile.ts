@@ -48,7 +48,9 @@ export interface Analysis {
  */
 export function analyse(given: Task): Analysis {
   const task = focused(given);
-  const [proof, again] = proofBatchSizes.map((rows) => proveAt(task, rows)) as [Proof, Proof];
+  const [rows, otherRows] = proofBatchSizes;
+  const proof = proveAt(task, rows);
+  const again = proveAt(task, otherRows, proof.typed);
   const { graph, loss, trace } = proof;
   const wanted = trainableParameters(graph, task.trainable ?? 'all', task.model.nodes);
   const path = gradientPath(graph, wanted, loss, trace.batch);
@@ -85,8 +87,8 @@ const sizeDependenceOf = (
   task: Task, { typed, trace }: { readonly typed: TypedGraph; readonly trace: Pick<BatchTrace, 'batch'> }, other: TypedGraph,
 ): Violation[] => sizeDependence(task.model, typed, other, trace.batch);
 
-function proveAt(task: Task, rows: number): Proof {
-  const { typed, graph: whole, loss, batchInputs } = atBatchSize(task, rows);
+function proveAt(task: Task, rows: number, like?: TypedGraph): Proof {
+  const { typed, graph: whole, loss, batchInputs } = atBatchSize(task, rows, like);
   const graph = expandComposites(whole);
   return { typed, graph, loss, trace: traceBatch(graph, batchInputs) };
 }
@@ -140,8 +142,8 @@ export function requireTrainable(analysis: Analysis): void {
  * @throws GhostgradError where the model computes something else at this batch size than at those of the proof
  */
 export function compileTask(analysis: Analysis, rows: number, options: StepOptions): StepGraph {
-  const { typed, graph, loss } = atBatchSize(analysis.task, rows);
   const { task, proof, batch } = analysis;
+  const { typed, graph, loss } = atBatchSize(task, rows, proof);
   const violations = sizeDependenceOf(task, { typed: proof, trace: { batch } }, typed);
   if (violations.length > 0) requireTrainable({ ...analysis, violations });
   const wanted = new Set(analysis.parameters);
@@ -173,10 +175,10 @@ interface AtBatchSize {
   readonly batchInputs: ReadonlyMap<Value, BatchAxis>;
 }
 
-/** The model with its loss, every shape fixed for batches of `rows` rows. */
-export function atBatchSize(task: Task, rows: number): AtBatchSize {
+/** The model with its loss, every shape fixed for batches of `rows` rows; in the nodes of `like`, the model at another size. */
+export function atBatchSize(task: Task, rows: number, like?: TypedGraph): AtBatchSize {
   const shapes = Object.fromEntries(task.model.inputs.map((input) => [input.name, [rows, ...exampleShape(task, input.name)]]));
-  const typed = runnable(specialise(task.model, shapes, semantics));
+  const typed = runnable(specialise(task.model, shapes, semantics, like));
   const { graph, loss, labels } = attachLoss(typed, task.loss, task.output);
   const found = graph.types.get(loss)?.shape ?? [];
   if (found.length !== 1 || found[0] !== rows) {
