@@ -39,10 +39,9 @@ export function dependentOn(graph: Pick<TypedGraph, 'nodes'>, parameters: Readon
 function slopesOf(graph: TypedGraph, parameters: ReadonlySet<Value>): Set<Value> {
   const sloping = new Set<Value>(parameters);
   for (const node of graph.nodes) {
-    if (operatorOf(node).gradient === noGradientFlows) continue;
-    if (node.inputs.some((v) => sloping.has(v))) {
-      node.outputs.filter((o) => isFloat(graph.types.get(o)?.dtype ?? 'bool')).forEach((o) => sloping.add(o));
-    }
+    // Frozen nodes are not asked: a composite one may stand there whole.
+    if (!node.inputs.some((v) => sloping.has(v)) || operatorOf(node).gradient === noGradientFlows) continue;
+    node.outputs.filter((o) => isFloat(graph.types.get(o)?.dtype ?? 'bool')).forEach((o) => sloping.add(o));
   }
   return sloping;
 }
