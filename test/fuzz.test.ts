@@ -17,12 +17,16 @@ const originals = files.map((name): Bytes => Uint8Array.from(readFileSync(new UR
 const folder = mkdtempSync(join(tmpdir(), 'ghostgrad-fuzz-'));
 afterAll(() => { rmSync(folder, { recursive: true }); });
 
-const tokens = ['input_ids', 'attention_mask', 'token_type_ids'];
+/** The sizes that the fixtures leave open, by name. */
+const openSizes: Readonly<Record<string, number>> = { sequence: 8, width: 32, h: 32, w: 32 };
 
-/** Explains a model; sizes that text models leave open are given where the model still has such inputs. */
+/** Explains a model; sizes that the fixtures leave open are given where the model still has such inputs. */
 function explained(model: Graph): ReturnType<typeof explain> {
-  const open = model.inputs.filter(({ name, shape }) => tokens.includes(name) && shape?.length === 2);
-  const found = explain({ model, exampleShapes: Object.fromEntries(open.map(({ name }) => [name, [8]])), batchSize: 8 });
+  const shapes = model.inputs.flatMap(({ name, shape }) => {
+    const sizes = shape?.slice(1).map((n) => (typeof n === 'string' ? openSizes[n] : n)) ?? [];
+    return sizes.length > 0 && sizes.every((n) => typeof n === 'number') ? [[name, sizes] as const] : [];
+  });
+  const found = explain({ model, exampleShapes: Object.fromEntries(shapes), batchSize: 8 });
   for (const { reason, fix } of [...found.unsupported, ...found.violations]) {
     expect(reason).not.toBe('');
     expect(fix).not.toBe('');

@@ -166,7 +166,8 @@ const sketches: Readonly<Record<string, Sketch>> = {
 };
 
 describe('the gradients of each sketch', () => {
-  it.each(Object.keys(sketches))('%s: equal differences of the loss', async (name) => {
+  // A step function jumps, and differences with it.
+  it.each(Object.keys(sketches).filter((name) => !name.includes('step function')))('%s: equal differences of the loss', async (name) => {
     const sketch = sketches[name]!;
     const analysis = analyse({ model: graphOf(sketch), loss: 'cross-entropy' });
     const batch = batchOf(sketch, 1);
