@@ -1,10 +1,10 @@
 import type { Graph, Node, TypedGraph } from '../graph/ir.ts';
 import { type BatchAxis, rowsOf } from '../ops/batch.ts';
 import type { Value } from '../ops/builder.ts';
-import { fixedValue } from '../ops/composite.ts';
+import { fixedValue, isComposite } from '../ops/composite.ts';
 import type { BatchContext, OperandContext } from '../ops/operator.ts';
 import { repeatsRows } from '../ops/rules.ts';
-import { operatorOf } from '../ops/table.ts';
+import { entryOf, operatorOf } from '../ops/table.ts';
 import { type Tensor, sameShape, sizeOf } from '../tensor/tensor.ts';
 
 export interface Violation {
@@ -108,9 +108,6 @@ function outputTypes(graph: TypedGraph, node: Node) {
   return node.outputs.map((v) => graph.types.get(v) ?? { dtype: 'float32' as const, shape: [] });
 }
 
-/** Operands that say nothing but how large the output is: comparing outputs compares them. */
-const sizeOperands: ReadonlySet<string> = new Set(['Reshape:1', 'Expand:1', 'Tile:1', 'Slice:2', 'Resize:3', 'ConstantOfShape:0']);
-
 /**
  * Lists where two specialisations of one model, at different batch sizes, do not compute the same of an example: where
  * another axis than the batch's, or the value of a constant, follows from the batch size. Rows would not mix, and yet
@@ -129,11 +126,13 @@ export function sizeDependence(
   };
   const depends = (node: Node): boolean => {
     const meetsData = [...node.inputs, ...node.outputs].some((v) => batch.has(v));
+    const entry = entryOf(node);
+    const sizes = isComposite(entry) ? [] : entry.sizes ?? [];
     return !node.outputs.every((v) => fits(v, meetsData)) || node.inputs.some((v, i) => {
       const constant = one.initializers.get(v);
       // Only what was computed at compile time, a literal that the model does not have, can have come from the batch size.
       if (constant === undefined || one.literals?.has(v) !== true || constant === model.initializers.get(v)) return false;
-      if (meetsData && sizeOperands.has(`${node.op}:${i}`)) return false;
+      if (meetsData && sizes.includes(i)) return false;
       return !alike(constant, other.initializers.get(v), meetsData);
     });
   };

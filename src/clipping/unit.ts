@@ -37,7 +37,7 @@ export function instantiatedNorm(c: Context, perExample: Value, error: Value | u
 }
 
 /** Units whose part of x has an ordinary squared length, [U] bool. */
-export const isOrdinary = (c: Context, x: Value): Value => c.b.op('Less', [squares(c, x), c.b.scalar(largestSquare)]);
+const isOrdinary = (c: Context, x: Value): Value => c.b.op('Less', [squares(c, x), c.b.scalar(largestSquare)]);
 
 /** x with the units removed whose squared length is not an ordinary number: selected, never multiplied. */
 export const finiteOnly = (c: Context, x: Value): Value => (c.guarded ? select(c, isOrdinary(c, x), x) : x);

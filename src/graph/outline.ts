@@ -1,3 +1,5 @@
+import { joinBytes } from '../tensor/bytes.ts';
+
 /**
  * A model file without the bytes of its large tensors, which say instead where in the file they stand, as external
  * data does. So each of them is read once, straight to where it stays: a file decoded whole would lie in memory twice.
@@ -25,7 +27,7 @@ const [rawData, externalData, dataLocation] = [9, 13, 14];
 export function outline(read: ReadBytes, size: number, location: string): Uint8Array | undefined {
   const window = windowed(read, size);
   try {
-    return joined(message(window, 0, size, model, location));
+    return joinBytes(message(window, 0, size, model, location));
   } catch (error) {
     if (error instanceof Malformed) return undefined;
     throw error;
@@ -111,16 +113,6 @@ function nested(field: number, content: readonly Uint8Array[]): Uint8Array[] {
 
 function encoded(value: number): number[] {
   return value < 128 ? [value] : [(value % 128) + 128, ...encoded(Math.floor(value / 128))];
-}
-
-function joined(chunks: readonly Uint8Array[]): Uint8Array {
-  const whole = new Uint8Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    whole.set(chunk, at);
-    at += chunk.length;
-  }
-  return whole;
 }
 
 /** Reads small pieces out of a window of the file, so that scanning it takes few reads. */

@@ -12,7 +12,7 @@ import type {
 import { axisAttribute, castTo, jointBatch, requiredIntegers } from './rules.ts';
 import { type View, reshapedView, slicedView } from './view.ts';
 
-export const sumInto = { reduction: string('add') };
+const sumInto = { reduction: string('add') };
 
 /** Entries start, start + step, …, `count` of them, along a constant list of indices. */
 interface Run {

@@ -161,6 +161,8 @@ export interface Operator {
    * repeating an input that has a single one. Its rows are told apart from then on, as those of the batch are.
    */
   readonly spread?: (context: SpreadContext) => BatchAxis | undefined;
+  /** Inputs that say nothing but how large the output is: who compares outputs has compared them. */
+  readonly sizes?: readonly number[];
   /** Inputs that are statistics or settings and never trained, e.g. BatchNormalization's running mean. */
   readonly untrained?: readonly number[];
   /** Computes the outputs from constants; for the integer arithmetic of shapes. */

@@ -112,6 +112,7 @@ function spread(b: GraphBuilder, node: Node, g: Value, resampled: Resampled): Va
 }
 
 const resize: Operator = {
+  sizes: [3],
   shape: (context) => {
     const { dtype, shape } = operand(context, 0);
     const found = contextAxes(context);

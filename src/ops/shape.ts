@@ -144,6 +144,7 @@ const spreadUse = (context: ParameterContext): ParameterUse => ({
 });
 
 const expand: Operator = {
+  sizes: [1],
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: expandedShape(context) }],
   batch: ({ inputs, batch, outputs }) => {
     const at = batch[0];
@@ -169,6 +170,7 @@ const tiledShape = (context: OperandContext): Shape =>
   repeatsOf(context).map((n, i) => n * operand(context, 0).shape[i]!);
 
 const tile: Operator = {
+  sizes: [1],
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: tiledShape(context) }],
   batch: alongAxes(
     (context) => repeatsOf(context).flatMap((n, i) => (n === 1 ? [] : [i])),
@@ -236,6 +238,7 @@ function fillValue(node: Node): Tensor {
 }
 
 const constantOfShape: Operator = {
+  sizes: [0],
   shape: (context) => {
     const shape = requiredIntegers(context, 0);
     if (shape.some((n) => n < 0)) throw badOperands(context, showShape(shape), 'sizes of at least 0');
@@ -381,7 +384,7 @@ const constant: Operator = {
 
 /** Shapes: reading them, changing them, and making values from them. */
 export const shape = {
-  Reshape: reshaping(reshapeTarget), Flatten: reshaping(flattened),
+  Reshape: { ...reshaping(reshapeTarget), sizes: [1] }, Flatten: reshaping(flattened),
   Squeeze: reshaping(squeezed), Unsqueeze: reshaping(unsqueezed),
   Transpose: transposition, Expand: expand, Tile: tile,
   Shape: shapeOperator, Size: size, Range: range, ConstantOfShape: constantOfShape, EyeLike: eyeLike,

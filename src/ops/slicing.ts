@@ -155,6 +155,7 @@ function uncut(b: GraphBuilder, g: Value, { axis, start, step, count }: Cut, siz
 }
 
 const slice_: Operator = {
+  sizes: [2],
   shape: (context) => {
     const { dtype, shape } = operand(context, 0);
     requiredIntegers(context, 1);

@@ -1,4 +1,5 @@
 import { GhostgradError } from '../errors.ts';
+import { joinBytes } from './bytes.ts';
 import { type DType, type Tensor, type TensorType, allocate, bytesPerElement, dtypes, sizeOf } from './tensor.ts';
 
 /** Names of the element types in the format. */
@@ -45,14 +46,7 @@ export interface Safetensors {
 export function encodeSafetensors(
   tensors: ReadonlyMap<string, Tensor>, metadata: Readonly<Record<string, string>> = {},
 ): Uint8Array<ArrayBuffer> {
-  const chunks = safetensorsChunks(tensors, metadata);
-  const all = new Uint8Array(chunks.reduce((sum, chunk) => sum + chunk.length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    all.set(chunk, at);
-    at += chunk.length;
-  }
-  return all;
+  return joinBytes(safetensorsChunks(tensors, metadata));
 }
 
 /**

@@ -1,3 +1,5 @@
+import { joinBytes } from '../tensor/bytes.ts';
+
 /**
  * TensorBoard's event files, as much of them as scalars need: TFRecord framing (length, masked CRC-32C of the length,
  * data, masked CRC-32C of the data; all little-endian) around `Event` protocol buffers.
@@ -5,14 +7,14 @@
 
 /** The first record of a file. @param wallTime seconds since 1970 */
 export const eventFileHeader = (wallTime: number): Uint8Array =>
-  tfRecord(concat(double(1, wallTime), bytes(3, new TextEncoder().encode('brain.Event:2'))));
+  tfRecord(joinBytes([double(1, wallTime), bytes(3, new TextEncoder().encode('brain.Event:2'))]));
 
 /** A record with scalars of one step. @param wallTime seconds since 1970 */
 export function scalarsRecord(wallTime: number, step: number, scalars: Readonly<Record<string, number>>): Uint8Array {
   const values = Object.entries(scalars).map(([tag, value]) =>
-    bytes(1, concat(bytes(1, new TextEncoder().encode(tag)), float(2, value))),
+    bytes(1, joinBytes([bytes(1, new TextEncoder().encode(tag)), float(2, value)])),
   );
-  return tfRecord(concat(double(1, wallTime), varint(2, step), bytes(5, concat(...values))));
+  return tfRecord(joinBytes([double(1, wallTime), varint(2, step), bytes(5, joinBytes(values))]));
 }
 
 /** Data in TFRecord framing. */
@@ -59,7 +61,7 @@ const float = (field: number, value: number): Uint8Array =>
   fixed(field, 5, 4, (view) => view.setFloat32(0, value, true));
 const varint = (field: number, value: number): Uint8Array => Uint8Array.of(key(field, 0), ...base128(value));
 const bytes = (field: number, value: Uint8Array): Uint8Array =>
-  concat(Uint8Array.of(key(field, 2), ...base128(value.length)), value);
+  joinBytes([Uint8Array.of(key(field, 2), ...base128(value.length)), value]);
 
 function base128(value: number): number[] {
   const digits: number[] = [];
@@ -67,14 +69,4 @@ function base128(value: number): number[] {
     if (rest < 128) return [...digits, rest];
     digits.push((rest % 128) | 128);
   }
-}
-
-function concat(...parts: readonly Uint8Array[]): Uint8Array {
-  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
-  }
-  return all;
 }
