@@ -12,7 +12,7 @@ const exported = [
   'models/index',
   'data/index',
 ];
-const programs = ['cli/main', 'bench/child', 'bench/step', 'runtime/worker'];
+const programs = ['cli/main', 'bench/child', 'bench/process', 'bench/statistics', 'runtime/worker'];
 
 export default defineConfig({
   entry: [...exported.map((name) => `src/${name}.ts`), ...programs.map((name) => `src/${name}.{ts,js}`)],

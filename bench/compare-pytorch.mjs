@@ -4,7 +4,8 @@
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { median, startChild } from '../dist/bench/step.js';
+import { startChild } from '../dist/bench/process.js';
+import { median } from '../dist/bench/statistics.js';
 
 const [model = 'vgg11', batch = '32', rounds = '10', python = '/usr/bin/python3'] = process.argv.slice(2);
 const threads = 2;

@@ -1,15 +1,10 @@
-import { type ChildProcess, fork } from 'node:child_process';
-import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import type { Mode } from '../clipping/plan.ts';
-import { GhostgradError } from '../errors.ts';
-import type { ModelName } from '../models/index.ts';
 import { defaultThreads } from '../runtime/threads.ts';
-import type { ChildReply, ChildRequest } from './child.ts';
-import type { BenchJob } from './workload.ts';
+import { type Child, startChild } from './process.ts';
+import { median } from './statistics.ts';
+import type { BenchJob, BenchModel } from './workload.ts';
 
-export interface BenchOptions {
-  readonly model: ModelName;
+export interface BenchOptions extends BenchModel {
   readonly batchSize: number;
   readonly modes: readonly Mode[];
   readonly threads?: number | undefined;
@@ -25,10 +20,13 @@ export interface ModeResult {
   /** Highest resident memory during the first step of a fresh process, less what it had before; median of 5. */
   readonly peakMiB: number;
   readonly modelGflops: number;
+  /** Arithmetic that the mode adds to the non-private step, relative to it, as `explain` tells it. */
+  readonly extraFlopShare: number;
 }
 
 export interface BenchResult {
   readonly model: string;
+  readonly sequence?: number;
   readonly batchSize: number;
   readonly threads: number;
   /** Rate of a 2048³ matrix product in the same run. */
@@ -48,7 +46,8 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
   const threads = options.threads ?? defaultThreads();
   const repeats = options.repeats ?? 10;
   const say = options.onProgress ?? (() => undefined);
-  const jobOf = (mode: Mode): BenchJob => ({ kind: 'step', model: options.model, batchSize: options.batchSize, mode, threads });
+  const { model, sequence, batchSize } = options;
+  const jobOf = (mode: Mode): BenchJob => ({ kind: 'step', model, sequence, batchSize, mode, threads });
 
   say('measuring memory');
   const peaks = new Map<Mode, number[]>(options.modes.map((mode) => [mode, []]));
@@ -82,59 +81,17 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
     const ms = times.get(mode) ?? [];
     return {
       mode, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks.get(mode) ?? []),
-      modelGflops: (children.get(mode)?.flops ?? 0) / median(ms) / 1e6,
+      extraFlopShare: children.get(mode)?.facts.extraFlopShare ?? 0,
+      modelGflops: (children.get(mode)?.facts.flops ?? 0) / median(ms) / 1e6,
     };
   });
   const base = times.get('non-private');
   const basePeak = results.find(({ mode }) => mode === 'non-private')?.peakMiB;
   return {
-    model: options.model, batchSize: options.batchSize, threads, results,
-    gemmGflops: gemm.flops / Math.min(...gemmTimes.slice(1)) / 1e6,
+    model, ...(sequence !== undefined && { sequence }), batchSize, threads, results,
+    gemmGflops: gemm.facts.flops / Math.min(...gemmTimes.slice(1)) / 1e6,
     ratios: base === undefined || basePeak === undefined ? {} : Object.fromEntries(results.map(({ mode, peakMiB }) => [mode, {
       time: median((times.get(mode) ?? []).map((ms, i) => ms / (base[i] ?? NaN))), memory: peakMiB / basePeak,
     }])),
   };
-}
-
-export interface Child {
-  readonly flops: number;
-  run(): Promise<{ ms: number; peakMiB: number }>;
-  stop(): void;
-}
-
-/** A process of its own that measures one job. */
-export async function startChild(job: BenchJob): Promise<Child> {
-  const program = fileURLToPath(new URL('./child.js', import.meta.url));
-  if (!existsSync(program)) {
-    throw new GhostgradError({ what: 'the benchmark runs from the built package only', where: 'bench', expected: 'dist/', fix: 'npm run build' });
-  }
-  const process = fork(program, { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] });
-  const ask = asker(process);
-  const ready = await ask({ kind: 'start', job });
-  if (ready.kind !== 'ready') throw new Error('unexpected answer of a benchmark process');
-  return {
-    flops: ready.flops,
-    run: async () => {
-      const reply = await ask({ kind: 'run' });
-      if (reply.kind !== 'ran') throw new Error('unexpected answer of a benchmark process');
-      return reply;
-    },
-    stop: () => process.send({ kind: 'stop' } satisfies ChildRequest),
-  };
-}
-
-const asker = (process: ChildProcess) => (request: ChildRequest): Promise<ChildReply> => new Promise((resolve, reject) => {
-  const failed = (code: number | null) => reject(new Error(`a benchmark process ended with code ${code ?? 'none'}`));
-  process.once('exit', failed);
-  process.once('message', (reply) => {
-    process.off('exit', failed);
-    resolve(reply as ChildReply);
-  });
-  process.send(request);
-});
-
-export function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }

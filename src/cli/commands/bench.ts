@@ -10,6 +10,7 @@ import { asMode, positiveInteger } from '../values.ts';
 interface Options {
   readonly model: string;
   readonly batchSize: number;
+  readonly sequence?: number;
   readonly mode: string;
   readonly threads?: number;
   readonly repeats?: number;
@@ -22,6 +23,7 @@ const step = define<Options>({
     command
       .requiredOption('--model <name>', `one of ${modelNames.join(', ')}`)
       .requiredOption('--batch-size <rows>', 'rows of the batch', positiveInteger)
+      .option('--sequence <n>', 'tokens of an example, for models whose sequences may have any length', positiveInteger)
       .option('--mode <names>', `one or more of ${modes.join(', ')}, with commas between`, 'non-private,book-keeping')
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
       .option('--repeats <n>', 'timed rounds', positiveInteger),
