@@ -175,7 +175,7 @@ describe('invariant 1', () => {
 
   it('a noised sum is followed', () => {
     const plan = privacyPlan({
-      datasetSize: 100, batchSize: 10, steps: 1, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['w'], 1), seed: 1,
+      datasetSize: 100, batchSize: 10, steps: 1, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['w'], 1, 1), seed: 1,
     });
     const sum = clippedSum(new Map([['w', Float32Array.of(0.5)]]), plan.groups, plan.rho);
     const gradient = privatise(sum, plan, plan.startRatchet().advance());

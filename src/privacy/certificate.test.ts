@@ -9,7 +9,7 @@ const options = {
   steps: 100,
   noiseMultiplier: 1.1,
   delta: 1e-5,
-  groups: flatGroup(['w', 'b'], 0.1),
+  groups: flatGroup(['w', 'b'], 0.1, 12),
 };
 const software = { ghostgrad: '0.1.0', node: 'v20.20.2', onnxruntime: '1.30.0' };
 
@@ -36,13 +36,26 @@ describe('certificate', () => {
       accountant: 'rdp',
       software,
       normaliser: 512,
-      noise: { kind: 'float', multiplier: 1.1, deviation: plan.noiseDeviation },
+      noise: { kind: 'float', multiplier: 1.1, gradientMultiplier: 1.1, countDeviation: null },
       sampling: { name: 'poisson', sampleRate: 512 / 60_000, expectedBatchSize: 512, datasetSize: 60_000 },
       clipping: {
         function: 'abadi',
         norm: 0.1,
         rho: 1e-3,
-        groups: [{ name: 'all', norm: 0.1, parameters: ['w', 'b'] }],
+        style: 'flat',
+        threshold: 'fixed',
+        allocation: 'global',
+        groups: [
+          {
+            name: 'all',
+            parameters: ['w', 'b'],
+            size: 12,
+            norm: 0.1,
+            deviation: 1.1 * 0.1 * (1 + 1e-3),
+            finalNorm: 0.1,
+            finalDeviation: 1.1 * 0.1 * (1 + 1e-3),
+          },
+        ],
       },
     });
     expect(found.guarantee).toContain('differential privacy');

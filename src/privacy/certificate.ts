@@ -1,6 +1,9 @@
 import { z } from 'zod';
+import { GhostgradError } from '../errors.ts';
 import { epsilonOf } from './accountant.ts';
+import { allocations, noiseDeviations } from './allocation.ts';
 import { type PrivacyEvent, composed, parseEvent } from './events.ts';
+import { type Groups, samePartition } from './groups.ts';
 import { type PrivacyPlan, eventOf } from './plan.ts';
 
 const eventSchema = z.custom<PrivacyEvent>((value) => {
@@ -34,19 +37,52 @@ export const certificateSchema = z.strictObject({
     datasetSize: z.int().positive(),
   }),
   clipping: z.strictObject({
+    /** How the parameters were parted into groups, e.g. `per-layer`. */
+    style: z.string(),
     function: z.string(),
-    /** √Σ C_k². */
+    /** √Σ C_k² in the first step. */
     norm: positive,
-    groups: z.array(z.strictObject({ name: z.string(), norm: positive, parameters: z.array(z.string()) })),
+    threshold: z.union([
+      z.literal('fixed'),
+      z.strictObject({
+        adaptive: z.strictObject({
+          quantile: positive.lt(1),
+          learningRate: positive,
+          /** Share of σ⁻² that the counts of norms within the thresholds spent. */
+          budgetFraction: positive.lt(1),
+          rescaleTo: positive.nullable(),
+        }),
+      }),
+    ]),
+    /** How the noise was shared out between the groups. */
+    allocation: z.enum(allocations),
+    groups: z.array(
+      z.strictObject({
+        name: z.string(),
+        parameters: z.array(z.string()),
+        /** Numbers in the parameters together. */
+        size: z.int().positive(),
+        /** Threshold C_k, and the standard deviation of the noise on each coordinate of the clipped sum, in the first step. */
+        norm: positive,
+        deviation: positive,
+        /** The same after the last step; equal to the first under fixed thresholds. */
+        finalNorm: positive,
+        finalDeviation: positive,
+      }),
+    ),
     /** Rounding allowance: no example's true clipped norm exceeds its threshold times 1 + rho. */
     rho: z.number().min(0),
+    /** L2 bound on what neighbours change in the first step's clipped sum. */
     sensitivity: positive,
   }),
   noise: z.strictObject({
     kind: z.literal('float'),
+    /** σ of all that a step released. */
     multiplier: positive,
-    /** Standard deviation on each coordinate of the clipped sum, once a step. */
-    deviation: positive,
+    /** σ_g: that of the gradients alone. */
+    gradientMultiplier: positive,
+    /** σ_b on each group's count of norms within its threshold, each unit ±½; null where nothing was counted. */
+    countDeviation: positive.nullable(),
     source: z.string(),
   }),
   normaliser: positive,
@@ -74,6 +110,10 @@ export interface CertificateOptions {
   readonly steps: number;
   /** Name of the clip function, e.g. `abadi`. */
   readonly clipFunction: string;
+  /** How the groups came about. Default `flat`. */
+  readonly style?: string | undefined;
+  /** The groups as the last step left them. Default: the plan's. */
+  readonly finalGroups?: Groups | undefined;
   /** Versions by name: ghostgrad, node, onnxruntime. */
   readonly software: Readonly<Record<string, string>>;
   /** What one record is. Default `example`. */
@@ -88,10 +128,11 @@ export interface CertificateOptions {
 
 /**
  * The certificate of a run of `steps` steps under `plan`. Throws GhostgradError when the plan's accountant cannot
- * account for what was released.
+ * account for what was released, and for final groups that are not the plan's.
  */
 export function certificate(options: CertificateOptions): Certificate {
   const { plan, steps, clipFunction, software, unit = 'example', recharged = [] } = options;
+  const { style = 'flat', finalGroups = plan.groups } = options;
   const planned = eventOf(plan, steps);
   const event = recharged.length === 0 ? planned : composed([planned, ...recharged]);
   const epsilon = recharged.length === 0 ? plan.spent(steps) : epsilonOf(event, plan.delta, plan.accountant).epsilon;
@@ -101,13 +142,10 @@ export function certificate(options: CertificateOptions): Certificate {
       ? 'void: seeded randomness. Whoever knows the seed can remove the noise.'
       : `(${epsilon}, ${plan.delta})-differential privacy for each ${unit}, under the assumptions listed`,
     valid: !plan.seeded,
-    mechanism:
-      plan.sampling === 'poisson'
-        ? 'DP-SGD: Poisson-sampled Gaussian mechanism on sums of clipped per-example gradients'
-        : 'noisy gradient descent: Gaussian mechanism on full-batch sums of clipped per-example gradients',
+    mechanism: mechanismOf(plan),
     unit,
     neighbors: plan.neighbors,
-    neighborsMeaning: meanings[plan.neighbors],
+    neighborsMeaning: meaningOf(plan),
     sampling: {
       name: plan.sampling,
       sampleRate: plan.sampleRate,
@@ -115,16 +153,20 @@ export function certificate(options: CertificateOptions): Certificate {
       datasetSize: plan.datasetSize,
     },
     clipping: {
+      style,
       function: clipFunction,
       norm: plan.clippingNorm,
-      groups: plan.groups.map(({ name, norm, parameters }) => ({ name, norm, parameters: [...parameters] })),
+      threshold: thresholdOf(plan),
+      allocation: plan.allocation,
+      groups: groupsIn(plan, finalGroups),
       rho: plan.rho,
       sensitivity: plan.sensitivity,
     },
     noise: {
       kind: plan.noise,
       multiplier: plan.noiseMultiplier,
-      deviation: plan.noiseDeviation,
+      gradientMultiplier: plan.gradientMultiplier,
+      countDeviation: plan.adaptive?.countDeviation ?? null,
       source: plan.seeded
         ? 'AES-256-CTR under keys derived from a seed'
         : 'AES-256-CTR under a forward-secure key ratchet started from the operating system; no past key is kept',
@@ -144,11 +186,55 @@ export function certificate(options: CertificateOptions): Certificate {
   };
 }
 
+function mechanismOf({ sampling, adaptive, groups }: PrivacyPlan): string {
+  const gradients =
+    sampling === 'poisson'
+      ? 'DP-SGD: Poisson-sampled Gaussian mechanism on sums of clipped per-example gradients'
+      : 'noisy gradient descent: Gaussian mechanism on full-batch sums of clipped per-example gradients';
+  if (adaptive === null) return gradients;
+  return (
+    `${gradients}, and on ${groups.length === 1 ? 'the count' : `${groups.length} counts`} of gradients within the ` +
+    'clipping thresholds, from which the next thresholds follow. ε covers both: gradients and counts of a step are one ' +
+    'Gaussian mechanism on one draw, σ⁻² = σ_g⁻² + K/(4σ_b²) with σ the multiplier, σ_g the gradientMultiplier, σ_b the ' +
+    `countDeviation and K = ${groups.length}`
+  );
+}
+
+function thresholdOf({ adaptive }: PrivacyPlan): Certificate['clipping']['threshold'] {
+  if (adaptive === null) return 'fixed';
+  const { quantile, learningRate, budgetFraction, rescaleTo } = adaptive;
+  return { adaptive: { quantile, learningRate, budgetFraction, rescaleTo } };
+}
+
+function groupsIn(plan: PrivacyPlan, final: Groups): Certificate['clipping']['groups'] {
+  if (!samePartition(plan.groups, final)) {
+    throw new GhostgradError({
+      what: 'a certificate of other clipping groups than the plan has',
+      expected: "the plan's groups, with the thresholds of the last step",
+    });
+  }
+  const deviations = noiseDeviations(plan.groups, plan);
+  const finalDeviations = noiseDeviations(final, plan);
+  return plan.groups.map(({ name, parameters, size, norm }, k) => ({
+    name,
+    parameters: [...parameters],
+    size,
+    norm,
+    deviation: deviations[k]!,
+    finalNorm: final[k]!.norm,
+    finalDeviation: finalDeviations[k]!,
+  }));
+}
+
 const meanings: { readonly [N in PrivacyPlan['neighbors']]: string } = {
   'add-remove': 'the data with and without any one record',
   'zero-out': 'the data with any one record and with that record replaced by one whose gradient is zero',
   'replace-one': 'the data with any one record and with that record replaced by any other',
 };
+
+/** A gradient of zero is within every threshold: to be nothing, the record that stands in must not be counted either. */
+const meaningOf = ({ neighbors, adaptive }: PrivacyPlan): string =>
+  meanings[neighbors] + (neighbors === 'zero-out' && adaptive !== null ? ' and that is not counted' : '');
 
 function assumptionsOf(plan: PrivacyPlan, steps: number): string[] {
   const assumptions = [

@@ -8,6 +8,7 @@ export {
   deltaOf,
   epsilonOf,
 } from './accountant.ts';
+export { type Allocation, allocations, noiseDeviations } from './allocation.ts';
 export {
   type PrivacyEvent,
   composed,
@@ -17,7 +18,7 @@ export {
   selfComposed,
   showEvent,
 } from './events.ts';
-export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity } from './groups.ts';
+export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity, withNorms } from './groups.ts';
 export {
   type Neighbors,
   type Noise,
@@ -27,5 +28,7 @@ export {
   eventOf,
   privacyPlan,
 } from './plan.ts';
+export { type AdaptiveThresholds } from './quantiles.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise } from './sum.ts';
 export { type Certificate, type CertificateOptions, certificate, certificateSchema } from './certificate.ts';
+export { nextGroups } from './thresholds.ts';

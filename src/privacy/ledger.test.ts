@@ -16,7 +16,7 @@ const plan = privacyPlan({
   steps: 10,
   noiseMultiplier: 1,
   delta: 1e-5,
-  groups: flatGroup(['b', 'w'], 1),
+  groups: flatGroup(['b', 'w'], 1, 3),
   seed: 1,
 });
 const ratchet = plan.startRatchet();

@@ -48,7 +48,10 @@ const origin = '0'.repeat(64);
 const sha256 = (...parts: readonly (string | Uint8Array)[]): string =>
   parts.reduce((hash, part) => hash.update(part), createHash('sha256')).digest('hex');
 
-/** SHA-256 (hex) of a step's noised gradient: names, lengths and values, in the order of the names. */
+/**
+ * SHA-256 (hex) of what a step released: names, lengths and values of the noised gradient, in the order of the names, and,
+ * under adaptive thresholds, the noised fractions.
+ */
 export function digestOf(privatised: Privatised): string {
   assertPrivatised(privatised);
   const parts = [...privatised.gradients]
@@ -57,7 +60,8 @@ export function digestOf(privatised: Privatised): string {
       JSON.stringify([name, values.length]),
       new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
     ]);
-  return sha256(...parts);
+  const { fractions } = privatised;
+  return sha256(...parts, ...(fractions === null ? [] : [JSON.stringify({ fractions })]));
 }
 
 /** A new ledger at `path`. Throws GhostgradError when the file exists or cannot be written. */

@@ -1,8 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type Accountant, calibrate, epsilonOf } from './accountant.ts';
+import { type Allocation, noiseDeviations } from './allocation.ts';
 import { gaussian, poissonSampled } from './events.ts';
-import { flatGroup } from './groups.ts';
+import { flatGroup, groupsOf } from './groups.ts';
 import { type Neighbors, type Noise, type PrivacyPlanOptions, type Sampling, eventOf, privacyPlan } from './plan.ts';
 
 const base: PrivacyPlanOptions = {
@@ -11,7 +12,7 @@ const base: PrivacyPlanOptions = {
   steps: 100,
   noiseMultiplier: 1.1,
   delta: 1e-5,
-  groups: flatGroup(['w'], 0.1),
+  groups: flatGroup(['w'], 0.1, 5),
 };
 
 describe('privacy plan', () => {
@@ -20,13 +21,16 @@ describe('privacy plan', () => {
     expect(plan.sampleRate).toBe(512 / 60_000);
     expect(plan.normaliser).toBe(512);
     expect(plan.sensitivity).toBeCloseTo(0.1 * 1.001, 15);
-    expect(plan.noiseDeviation / plan.sensitivity).toBeCloseTo(1.1, 14);
+    expect(noiseDeviations(plan.groups, plan)[0]! / plan.sensitivity).toBeCloseTo(1.1, 14);
     expect(plan.event).toEqual(poissonSampled(512 / 60_000, gaussian(1.1)));
     expect(plan.epsilon).toBe(epsilonOf(eventOf(plan, 100), 1e-5).epsilon);
     expect(plan).toMatchObject({
       sampling: 'poisson',
       neighbors: 'add-remove',
       noise: 'float',
+      allocation: 'global',
+      adaptive: null,
+      gradientMultiplier: 1.1,
       accountant: 'rdp',
       seeded: false,
       warnings: [],
@@ -76,7 +80,7 @@ describe('privacy plan', () => {
     const replaced = privacyPlan({ ...full, neighbors: 'replace-one' });
     expect(once.accountant).toBe('exact-gaussian');
     expect(replaced.sensitivity).toBeCloseTo(2 * once.sensitivity, 15);
-    expect(replaced.noiseDeviation).toBe(once.noiseDeviation);
+    expect(noiseDeviations(replaced.groups, replaced)).toEqual(noiseDeviations(once.groups, once));
     expect(replaced.epsilon).toBe(privacyPlan({ ...full, noiseMultiplier: 0.55 }).epsilon);
     expect(privacyPlan({ ...full, neighbors: 'zero-out' }).epsilon).toBe(once.epsilon);
     const { noiseMultiplier: _, ...rest } = full;
@@ -106,6 +110,35 @@ describe('privacy plan', () => {
     expect(all.draw(all.startRatchet().advance())).toEqual(Uint32Array.from({ length: 20 }, (_, i) => i));
   });
 
+  it('gives the same event whatever the allocation, and pays for counts out of the gradients', () => {
+    const groups = groupsOf([
+      { name: 'x', norm: 3, parameters: ['a'], size: 100 },
+      { name: 'y', norm: 4, parameters: ['b'], size: 4 },
+    ]);
+    const adaptive = { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.19, rescaleTo: null };
+    for (const neighbors of ['add-remove', 'zero-out'] as const) {
+      const plan = privacyPlan({ ...base, groups, neighbors, allocation: 'weighted', adaptive });
+      expect(plan.event).toEqual(privacyPlan(base).event);
+      expect(plan.epsilon).toBe(privacyPlan(base).epsilon);
+      expect(plan.noiseMultiplier).toBe(1.1);
+      expect(plan.gradientMultiplier).toBeCloseTo(1.1 / 0.9, 14);
+      expect(plan.adaptive?.countDeviation).toBeCloseTo(0.55 * Math.sqrt(2 / 0.19), 14);
+      expect(plan).toMatchObject({ groups, allocation: 'weighted', adaptive, clippingNorm: 5 });
+    }
+    // Replaced, a unit moves gradients and counts twice as far: the same noise, half of σ in the event.
+    const full = { ...base, groups, adaptive, sampling: 'full-batch', batchSize: 60_000 } as const;
+    const [once, replaced] = [privacyPlan(full), privacyPlan({ ...full, neighbors: 'replace-one' })];
+    expect(replaced.event).toEqual(poissonSampled(1, gaussian(0.55)));
+    expect(replaced.gradientMultiplier).toBe(once.gradientMultiplier);
+    expect(replaced.adaptive).toEqual(once.adaptive);
+  });
+
+  it('warns of counts that drown in their noise', () => {
+    const adaptive = { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.01, rescaleTo: null };
+    expect(privacyPlan({ ...base, adaptive }).warnings).toEqual([]);
+    expect(privacyPlan({ ...base, adaptive, batchSize: 8 }).warnings).toEqual([expect.stringContaining('drowns')]);
+  });
+
   it('warns of a δ that protects nobody, of large ε and of seeds', () => {
     expect(privacyPlan({ ...base, delta: 1 / 60_000 }).warnings).toEqual([
       expect.stringContaining('not below 1/60000'),
@@ -120,6 +153,7 @@ describe('privacy plan', () => {
   });
 
   it('refuses, by name, what is at odds, out of range or cannot be accounted for', () => {
+    const adaptive = { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.01, rescaleTo: null };
     const refused: readonly [Partial<PrivacyPlanOptions>, string | RegExp][] = [
       [{ epsilon: 3 }, 'epsilon and noiseMultiplier are both given'],
       [{ noiseMultiplier: undefined }, 'neither epsilon nor noiseMultiplier is given'],
@@ -144,6 +178,18 @@ describe('privacy plan', () => {
       [{ neighbors: 'remove' as Neighbors }, 'unknown neighbouring relation'],
       [{ noise: 'discrete' }, 'noise "discrete" cannot be used'],
       [{ noise: 'none' as Noise }, 'unknown noise'],
+      [{ allocation: 'equal' as Allocation }, 'unknown allocation'],
+      ...[0, 1, -0.1, NaN].flatMap((fraction): [Partial<PrivacyPlanOptions>, string][] => [
+        [{ adaptive: { ...adaptive, quantile: fraction } }, 'quantile is out of range'],
+        [{ adaptive: { ...adaptive, budgetFraction: fraction } }, 'budgetFraction is out of range'],
+      ]),
+      ...[0, -1, NaN, Infinity].map((rate): [Partial<PrivacyPlanOptions>, string] => [
+        { adaptive: { ...adaptive, learningRate: rate } }, 'learningRate of the thresholds is out of range',
+      ]),
+      ...[0, -1, NaN, Infinity, 1e7].map((norm): [Partial<PrivacyPlanOptions>, string] => [
+        { adaptive: { ...adaptive, rescaleTo: norm } }, 'rescaleTo is out of range',
+      ]),
+      [{ adaptive, groups: flatGroup(['w'], 1e-7, 5) }, 'first threshold of clipping group "all" is out of range'],
     ];
     for (const [change, message] of refused)
       expect(() => privacyPlan({ ...base, ...change }), JSON.stringify(change)).toThrow(message);

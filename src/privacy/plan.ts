@@ -3,9 +3,11 @@ import { poissonSample } from '../random/poisson.ts';
 import { type Ratchet, type StepKeys, ratchet } from '../random/ratchet.ts';
 import { unknownName } from '../suggest.ts';
 import { type Accountant, type AccountantName, calibrate, prepareAccountant, resolved } from './accountant.ts';
+import { type Allocation, type NoiseScale, checkAllocation } from './allocation.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
 import { type PrivacyEvent, gaussian, poissonSampled, selfComposed } from './events.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
+import { type AdaptiveThresholds, checkAdaptive, splitBudget } from './quantiles.ts';
 
 /** How the examples of a step are drawn. */
 export type Sampling = 'poisson' | 'full-batch' | 'truncated-poisson' | 'without-replacement';
@@ -27,7 +29,7 @@ export interface PrivacyPlanOptions {
   readonly steps: number;
   /** The ε not to be exceeded; give it or `noiseMultiplier`. */
   readonly epsilon?: number | undefined;
-  /** Noise standard deviation over the clipping norm; give it or `epsilon`. */
+  /** σ of the step's release as a whole, see {@link PrivacyPlan.noiseMultiplier}; give it or `epsilon`. */
   readonly noiseMultiplier?: number | undefined;
   readonly delta: number;
   /** Default `auto`. */
@@ -38,8 +40,12 @@ export interface PrivacyPlanOptions {
   readonly neighbors?: Neighbors | undefined;
   /** Default `float`; `discrete` is refused until it exists. */
   readonly noise?: Noise | undefined;
-  /** The trainable parameters and their thresholds; {@link flatGroup} for flat clipping. */
+  /** The trainable parameters and their thresholds, the first ones where they adapt; {@link flatGroup} for flat clipping. */
   readonly groups: Groups;
+  /** Which group the noise falls upon; default `global`, the same on every coordinate. */
+  readonly allocation?: Allocation | undefined;
+  /** Thresholds that follow a quantile of the norms; default: they stay as `groups` gives them. */
+  readonly adaptive?: AdaptiveThresholds | undefined;
   /**
    * How far rounding may take an example's true norm past its threshold, relative; the noise grows by as much.
    * Default 1e-3.
@@ -55,14 +61,17 @@ declare const planBrand: unique symbol;
  * Everything that a private run's guarantee rests on, derived together so that no two parts can disagree.
  * Immutable; only {@link privacyPlan} makes one.
  */
-export interface PrivacyPlan {
+export interface PrivacyPlan extends NoiseScale {
   readonly [planBrand]: true;
   readonly datasetSize: number;
   readonly batchSize: number;
   /** batchSize / datasetSize. */
   readonly sampleRate: number;
   readonly steps: number;
-  /** Noise standard deviation over `clippingNorm`·(1 + rho). */
+  /**
+   * σ: noise over what one unit adds to all that a step releases, each part in units of its noise. Under fixed thresholds
+   * that is the noise on the gradients alone, σ_g = σ; adaptive ones spend a part of σ⁻² on counts ({@link splitBudget}).
+   */
   readonly noiseMultiplier: number;
   readonly delta: number;
   /** ε after all of `steps`. */
@@ -71,14 +80,14 @@ export interface PrivacyPlan {
   readonly sampling: 'poisson' | 'full-batch';
   readonly neighbors: Neighbors;
   readonly noise: 'float';
+  /** With the thresholds of the first step. */
   readonly groups: Groups;
-  readonly rho: number;
-  /** √Σ C_k² over the groups. */
+  /** Null under fixed thresholds. */
+  readonly adaptive: (AdaptiveThresholds & { /** σ_b: noise on each count. */ readonly countDeviation: number }) | null;
+  /** √Σ C_k² over the groups, in the first step. */
   readonly clippingNorm: number;
-  /** The most by which the clipped sum of two neighbours differs in L2 norm, rounding allowance included. */
+  /** The most by which the first step's clipped sum of two neighbours differs in L2 norm, rounding allowance included. */
   readonly sensitivity: number;
-  /** Standard deviation of the noise on each coordinate of the sum. */
-  readonly noiseDeviation: number;
   /** What the noised sum is divided by: the expected batch size, public, whatever the draw. */
   readonly normaliser: number;
   /** What one step releases. */
@@ -103,10 +112,12 @@ const genuine = new WeakSet<object>();
  * The plan of a private run. Throws GhostgradError for options out of range or at odds, and for mechanisms that
  * cannot be accounted for.
  *
- * The accounted event has σ = noiseDeviation / sensitivity. A replaced example moves the sum by up to twice the
- * clipping norm, so under `replace-one` that is half of the noise multiplier. Zeroing an example out moves it
- * by the norm once, as adding or removing does: with the normaliser public, the two neighbours' outputs are
- * the same pair of distributions, Poisson-sampled or not, hence the same ε.
+ * The accounted event has the σ of noise over sensitivity. A replaced example moves the sum by up to twice the
+ * clipping norm, and counts from +½ to −½, so under `replace-one` that is half of the noise multiplier, for gradients and
+ * counts alike. Zeroing an example out (it then adds nothing to gradients and counts) moves both once, as adding or
+ * removing does: with the normaliser public, the two neighbours' outputs are the same pair of distributions,
+ * Poisson-sampled or not, hence the same ε. Gradients and counts of a step come from one draw: together they are one
+ * Gaussian mechanism on it, which is sampled as one.
  */
 export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const { datasetSize, batchSize, steps, delta, accountant = 'auto', rho = 1e-3, seed } = options;
@@ -121,6 +132,9 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const sampleRate = sampleRateOf(batchSize, datasetSize, sampling);
   const groups = groupsOf(options.groups);
   const clippingNorm = sensitivity(groups);
+  const { allocation = 'global', adaptive } = options;
+  checkAllocation(allocation);
+  if (adaptive !== undefined) checkAdaptive(adaptive, groups);
 
   const units = neighbors === 'replace-one' ? 2 : 1;
   const noiseMultiplier = noiseMultiplierOf(options, { sampleRate, units, accountant });
@@ -128,6 +142,9 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const prepared = prepareAccountant(event, accountant);
   const epsilon = resolved(prepared.epsilon(steps, delta));
   const seeded = seed !== undefined;
+  const split = splitBudget(noiseMultiplier, adaptive?.budgetFraction ?? 0, groups.length);
+  const { gradientMultiplier } = split;
+  const thresholds = adaptive === undefined ? null : Object.freeze({ ...adaptive, countDeviation: split.countDeviation });
 
   const plan: Omit<PrivacyPlan, typeof planBrand> = {
     datasetSize,
@@ -142,14 +159,16 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     neighbors,
     noise: 'float',
     groups,
+    allocation,
+    gradientMultiplier,
+    adaptive: thresholds,
     rho,
     clippingNorm,
     sensitivity: units * clippingNorm * (1 + rho),
-    noiseDeviation: noiseMultiplier * clippingNorm * (1 + rho),
     normaliser: batchSize,
     event,
     seeded,
-    warnings: warningsOf({ delta, datasetSize, epsilon, seeded }),
+    warnings: warningsOf({ delta, datasetSize, batchSize, epsilon, seeded, adaptive: thresholds }),
     startRatchet: () => ratchet(seed),
     draw: (keys, rows = datasetSize) => {
       if (keys.seeded !== seeded)
@@ -272,14 +291,11 @@ function refuseDiscrete(noise: Noise): void {
 function warningsOf({
   delta,
   datasetSize,
+  batchSize,
   epsilon,
   seeded,
-}: {
-  readonly delta: number;
-  readonly datasetSize: number;
-  readonly epsilon: number;
-  readonly seeded: boolean;
-}): string[] {
+  adaptive,
+}: Pick<PrivacyPlan, 'delta' | 'datasetSize' | 'batchSize' | 'epsilon' | 'seeded' | 'adaptive'>): string[] {
   const warnings: string[] = [];
   if (delta >= 1 / datasetSize) {
     warnings.push(
@@ -288,6 +304,12 @@ function warningsOf({
   }
   if (epsilon > 10)
     warnings.push(`epsilon ${epsilon.toPrecision(3)} is a weak guarantee: odds may change by a factor of e^epsilon`);
+  if (adaptive !== null && adaptive.countDeviation > batchSize / 4) {
+    warnings.push(
+      `the noise on the counts that thresholds follow, ±${adaptive.countDeviation.toPrecision(3)}, drowns them in a batch ` +
+        `of ${batchSize}: thresholds will wander; take fewer groups, larger batches or a larger budgetFraction`,
+    );
+  }
   if (seeded) warnings.push('a seed makes the noise reproducible: the privacy guarantee is void');
   return warnings;
 }

@@ -1,11 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../errors.ts';
 import { restoreRatchet } from '../random/ratchet.ts';
-import { flatGroup, groupsOf } from './groups.ts';
+import { type Groups, flatGroup, groupsOf } from './groups.ts';
 import { type PrivacyPlan, type PrivacyPlanOptions, privacyPlan } from './plan.ts';
 import { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise } from './sum.ts';
 
-const groups = flatGroup(['w', 'b'], 0.5);
+const flat = (size: number): Groups => flatGroup(['w', 'b'], 0.5, size);
+const groups = flat(4);
 const planOf = (options: Partial<PrivacyPlanOptions> = {}): PrivacyPlan =>
   privacyPlan({
     datasetSize: 1000,
@@ -17,37 +18,35 @@ const planOf = (options: Partial<PrivacyPlanOptions> = {}): PrivacyPlan =>
     seed: 1,
     ...options,
   });
-const zeros = (n: number, plan: PrivacyPlan): ClippedSum =>
-  clippedSum(
-    new Map([
-      ['w', new Float32Array(n)],
-      ['b', new Float32Array(n)],
-    ]),
-    plan.groups,
-    plan.rho,
-  );
+const sumsOf = (w: readonly number[] | Float32Array, b: readonly number[] | Float32Array): Map<string, Float32Array> =>
+  new Map([
+    ['w', Float32Array.from(w)],
+    ['b', Float32Array.from(b)],
+  ]);
+/** Zeros in the size of the plan's groups, half of them of each parameter. */
+const zeros = (plan: PrivacyPlan): ClippedSum => {
+  const half = new Float32Array(plan.groups.reduce((sum, { size }) => sum + size, 0) / 2);
+  return clippedSum(sumsOf(half, half), plan.groups, plan.rho);
+};
 const values = (p: Privatised, name: string): Float32Array => p.gradients.get(name) ?? new Float32Array(0);
 
 describe('privatise', () => {
   it('adds noise of variance (σ·C·(1 + ρ))² to every coordinate, over the public normaliser', () => {
     const n = 200_000;
+    const two = groupsOf([
+      { name: 'x', norm: 3, parameters: ['w'], size: n },
+      { name: 'y', norm: 4, parameters: ['b'], size: n },
+    ]);
     for (const [plan, deviation] of [
-      [planOf(), 1.3 * 0.5 * 1.001],
-      [planOf({ rho: 0 }), 1.3 * 0.5],
+      [planOf({ groups: flat(2 * n) }), 1.3 * 0.5 * 1.001],
+      [planOf({ groups: flat(2 * n), rho: 0 }), 1.3 * 0.5],
+      [planOf({ groups: two, rho: 0 }), 1.3 * 5],
       [
-        planOf({
-          groups: groupsOf([
-            { name: 'x', norm: 3, parameters: ['w'] },
-            { name: 'y', norm: 4, parameters: ['b'] },
-          ]),
-          rho: 0,
-        }),
-        1.3 * 5,
+        planOf({ groups: flat(2 * n), sampling: 'full-batch', batchSize: 1000, neighbors: 'replace-one', rho: 0 }),
+        1.3 * 0.5,
       ],
-      [planOf({ sampling: 'full-batch', batchSize: 1000, neighbors: 'replace-one', rho: 0 }), 1.3 * 0.5],
     ] as const) {
-      expect(plan.noiseDeviation).toBeCloseTo(deviation, 14);
-      const result = privatise(zeros(n, plan), plan, plan.startRatchet().advance());
+      const result = privatise(zeros(plan), plan, plan.startRatchet().advance());
       for (const name of ['w', 'b']) {
         const variance = (values(result, name).reduce((sum, x) => sum + x * x, 0) / n) * plan.normaliser ** 2;
         // A sample variance of normals has relative deviation √(2/n).
@@ -58,22 +57,13 @@ describe('privatise', () => {
 
   it('adds it to the sum, once: without the noise the sum over the expected batch size is left', () => {
     const plan = planOf();
-    const run = (w: readonly number[]): Float32Array =>
-      values(
-        privatise(
-          clippedSum(
-            new Map([
-              ['w', Float64Array.from(w)],
-              ['b', new Float64Array(1)],
-            ]),
-            groups,
-            0,
-          ),
-          plan,
-          plan.startRatchet().advance(),
-        ),
-        'w',
-      );
+    const run = (w: readonly number[]): Float32Array => {
+      const sums = new Map([
+        ['w', Float64Array.from(w)],
+        ['b', new Float64Array(1)],
+      ]);
+      return values(privatise(clippedSum(sums, groups, 0), plan, plan.startRatchet().advance()), 'w');
+    };
     const noise = run([0, 0, 0]);
     run([1, 2, 4]).forEach((x, i) => expect(x - (noise[i] ?? 0)).toBeCloseTo([1, 2, 4][i]! / 12.5, 6));
   });
@@ -81,7 +71,7 @@ describe('privatise', () => {
   it('gives each parameter and each step noise of its own', () => {
     const plan = planOf();
     const ratchet = plan.startRatchet();
-    const results = [0, 1].map(() => privatise(zeros(50, plan), plan, ratchet.advance()));
+    const results = [0, 1].map(() => privatise(zeros(plan), plan, ratchet.advance()));
     expect(results.map(({ step }) => step)).toEqual([0, 1]);
     const all = results.flatMap((r) => ['w', 'b'].map((name) => values(r, name).join()));
     expect(new Set(all).size).toBe(4);
@@ -91,34 +81,34 @@ describe('privatise', () => {
     const plan = planOf({ seed: undefined });
     const ratchet = plan.startRatchet();
     const state = ratchet.serialise();
-    const first = privatise(zeros(50, plan), plan, ratchet.advance());
-    const again = privatise(zeros(50, plan), plan, restoreRatchet(state).advance());
+    const first = privatise(zeros(plan), plan, ratchet.advance());
+    const again = privatise(zeros(plan), plan, restoreRatchet(state).advance());
     expect(values(again, 'w')).toEqual(values(first, 'w'));
   });
 
   it('takes each sum and each key once', () => {
     const plan = planOf();
     const ratchet = plan.startRatchet();
-    const sum = zeros(3, plan);
+    const sum = zeros(plan);
     const keys = ratchet.advance();
     privatise(sum, plan, keys);
     expect(() => privatise(sum, plan, ratchet.advance())).toThrow('a clipped sum was noised twice');
-    expect(() => privatise(zeros(3, plan), plan, keys)).toThrow('used twice');
+    expect(() => privatise(zeros(plan), plan, keys)).toThrow('used twice');
   });
 
   it('refuses sums whose bound is not what the noise was scaled to', () => {
     const plan = planOf();
     const keys = plan.startRatchet().advance();
-    const sums = new Map([
-      ['w', new Float32Array(2)],
-      ['b', new Float32Array(2)],
-    ]);
-    expect(() => privatise(clippedSum(sums, flatGroup(['w', 'b'], 0.6), 0), plan, keys)).toThrow(
-      'not clipped as the privacy plan says',
-    );
-    expect(() =>
-      privatise(clippedSum(new Map([['w', new Float32Array(2)]]), flatGroup(['w'], 0.5), 0), plan, keys),
-    ).toThrow('not clipped as the privacy plan says');
+    const sums = sumsOf([0, 0], [0, 0]);
+    const w = new Map([['w', new Float32Array(4)]]);
+    for (const sum of [
+      clippedSum(sums, flatGroup(['w', 'b'], 0.6, 4), 0),
+      clippedSum(sums, flatGroup(['b', 'w'], 0.5, 4), 0),
+      clippedSum(sums, groupsOf([{ ...groups[0]!, name: 'other' }]), 0),
+      clippedSum(sumsOf([0, 0], [0]), flat(3), 0),
+      clippedSum(w, flatGroup(['w'], 0.5, 4), 0),
+    ])
+      expect(() => privatise(sum, plan, keys)).toThrow('not clipped as the privacy plan says');
     expect(() => privatise(clippedSum(sums, groups, 2e-3), plan, keys)).toThrow('rounding allowance exceeds');
     // A refusal uses up neither the key nor the sum.
     expect(privatise(clippedSum(sums, groups, 1e-3), plan, keys).step).toBe(0);
@@ -126,31 +116,24 @@ describe('privatise', () => {
 
   it('refuses forged plans, sums and results, and keys of the other kind', () => {
     const plan = planOf();
-    const silent: PrivacyPlan = { ...plan, noiseDeviation: 0 };
-    expect(() => privatise(zeros(2, plan), silent, plan.startRatchet().advance())).toThrow(
+    const silent: PrivacyPlan = { ...plan, gradientMultiplier: 0 };
+    expect(() => privatise(zeros(plan), silent, plan.startRatchet().advance())).toThrow(
       'privacyPlan() did not make',
     );
-    const forged = { ...zeros(2, plan) };
+    const forged = { ...zeros(plan) };
     expect(() => privatise(forged, plan, plan.startRatchet().advance())).toThrow(GhostgradError);
-    const result = privatise(zeros(2, plan), plan, plan.startRatchet().advance());
+    const result = privatise(zeros(plan), plan, plan.startRatchet().advance());
     expect(() => assertPrivatised(result)).not.toThrow();
     expect(() => assertPrivatised({ ...result })).toThrow('not privatised');
     const secret = planOf({ seed: undefined });
-    expect(() => privatise(zeros(2, plan), secret, plan.startRatchet().advance())).toThrow(
+    expect(() => privatise(zeros(plan), secret, plan.startRatchet().advance())).toThrow(
       'seeded keys under a plan for secret ones',
     );
   });
 
   it('refuses values that are not finite, and releases nothing of them', () => {
     const plan = planOf();
-    const sum = clippedSum(
-      new Map([
-        ['w', Float32Array.of(1, NaN)],
-        ['b', new Float32Array(1)],
-      ]),
-      groups,
-      0,
-    );
+    const sum = clippedSum(sumsOf([1, NaN], [0, 0]), groups, 0);
     const keys = plan.startRatchet().advance();
     expect(() => privatise(sum, plan, keys)).toThrow('not finite');
     expect(() => privatise(sum, plan, plan.startRatchet().advance())).toThrow('noised twice');
@@ -160,32 +143,27 @@ describe('privatise', () => {
 
 describe('clippedSum', () => {
   it('shows its bound and nothing of its values', () => {
-    const sum = clippedSum(
-      new Map([
-        ['w', Float32Array.of(42)],
-        ['b', new Float32Array(1)],
-      ]),
-      groups,
-      1e-3,
-    );
+    const sum = clippedSum(sumsOf([42], [0]), flat(2), 1e-3, Float32Array.of(77));
+    expect(JSON.stringify(sum)).not.toContain('77');
     expect(JSON.stringify(sum)).not.toContain('42');
     expect(Object.keys(sum)).toEqual(['groups', 'rho']);
   });
 
-  it('refuses parameters without a bound and bounds without parameters', () => {
+  it('refuses parameters without a bound, bounds without parameters, and other sizes than the groups say', () => {
     const w = ['w', new Float32Array(1)] as const;
     const b = ['b', new Float32Array(1)] as const;
-    expect(() => clippedSum(new Map([w]), groups, 0)).toThrow('parameter "b"');
-    expect(() => clippedSum(new Map([w, b, ['c', new Float32Array(1)]]), groups, 0)).toThrow('parameter "c"');
+    expect(() => clippedSum(new Map([w]), flat(2), 0)).toThrow('parameter "b"');
+    expect(() => clippedSum(new Map([w, b, ['c', new Float32Array(1)]]), flat(2), 0)).toThrow('parameter "c"');
+    expect(() => clippedSum(new Map([w, b]), flat(3), 0)).toThrow(/clipping group "all"[^]*2 numbers[^]*3 numbers/);
     for (const rho of [-1, 1, NaN])
-      expect(() => clippedSum(new Map([w, b]), groups, rho)).toThrow('rounding allowance out of range');
+      expect(() => clippedSum(new Map([w, b]), flat(2), rho)).toThrow('rounding allowance out of range');
   });
 
   it('and its result cannot be written down without a cast', () => {
     // @ts-expect-error an object literal is not a ClippedSum
     const sum: ClippedSum = { groups, rho: 0 };
     // @ts-expect-error nor is one a Privatised
-    const result: Privatised = { step: 0, gradients: new Map<string, Float32Array>() };
+    const result: Privatised = { step: 0, gradients: new Map<string, Float32Array>(), groups, fractions: null };
     expect(() => privatise(sum, planOf(), planOf().startRatchet().advance())).toThrow(GhostgradError);
     expect(() => assertPrivatised(result)).toThrow(GhostgradError);
   });

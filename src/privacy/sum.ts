@@ -1,36 +1,46 @@
 import { GhostgradError } from '../errors.ts';
 import type { StepKeys } from '../random/ratchet.ts';
 import { addGaussian } from '../random/gaussian.ts';
-import { type Groups, groupsOf, parametersOf } from './groups.ts';
+import { noiseDeviations } from './allocation.ts';
+import { type Group, type Groups, groupsOf, parametersOf, samePartition } from './groups.ts';
 import { type PrivacyPlan, assertPlan } from './plan.ts';
+import { countsWithin, fractionWithin } from './quantiles.ts';
 
 declare const clippedBrand: unique symbol;
 declare const privatisedBrand: unique symbol;
 
 /**
  * The sum over the drawn privacy units of their clipped gradients, with the bound that makes it safe to noise:
- * each unit contributes at most C_k·(1 + rho) in L2 norm to group k. The values are sealed in it: the one way out
- * is {@link privatise}, once.
+ * each unit contributes at most C_k·(1 + rho) in L2 norm to group k. The values are sealed in it, and with them, for
+ * adaptive thresholds, the counts of units within C_k: the one way out is {@link privatise}, once.
  */
 export interface ClippedSum {
   readonly [clippedBrand]: true;
+  /** With the thresholds C_k that this very sum was clipped to. */
   readonly groups: Groups;
   /** How far rounding may take a unit's true norm past the threshold, relative. */
   readonly rho: number;
 }
 
-/** The private mean gradient of one logical step. Only {@link privatise} makes one. */
+/** What one logical step releases, noised. Only {@link privatise} makes one. */
 export interface Privatised {
   readonly [privatisedBrand]: true;
   /** The logical step whose noise it carries. */
   readonly step: number;
   /** Noised sum over the public normaliser, for each parameter, in the parameter's layout. */
   readonly gradients: ReadonlyMap<string, Float32Array>;
+  /** With the thresholds that the sum was clipped to. */
+  readonly groups: Groups;
+  /**
+   * Under adaptive thresholds, for each group the noised fraction of the expected batch whose gradient was within the
+   * threshold, in [0, 1]; null under fixed ones.
+   */
+  readonly fractions: readonly number[] | null;
 }
 
 type Sums = ReadonlyMap<string, Float32Array | Float64Array>;
 
-const contents = new WeakMap<ClippedSum, Sums>();
+const contents = new WeakMap<ClippedSum, { readonly sums: Sums; readonly counts: Float64Array | null }>();
 const genuine = new WeakSet<object>();
 
 /**
@@ -38,45 +48,60 @@ const genuine = new WeakSet<object>();
  * it takes the caller's word that every unit's part of `sums` was clipped to `groups` within `rho`. The arrays
  * belong to the result from here on and will be overwritten by the noised sum.
  *
- * Throws GhostgradError unless `sums` holds exactly the parameters of `groups` and 0 ≤ rho < 1.
+ * @param norms for adaptive thresholds, the gradient norms [units · groups] of all units drawn, the groups of a unit next
+ * to each other, of which only the counts within the thresholds of `groups` are kept; none under fixed thresholds
+ * @throws GhostgradError unless `sums` holds exactly the parameters of `groups` in their size, and 0 ≤ rho < 1
  */
-export function clippedSum(sums: Sums, groups: Groups, rho: number): ClippedSum {
+export function clippedSum(sums: Sums, groups: Groups, rho: number, norms?: Float32Array): ClippedSum {
   const checked = groupsOf(groups);
   const expected = new Set(parametersOf(checked));
   const odd = [...sums.keys()].find((name) => !expected.has(name)) ?? [...expected].find((name) => !sums.has(name));
-  if (odd !== undefined) {
-    throw new GhostgradError({
-      what: 'the clipped sum does not match its groups',
-      where: `parameter "${odd}"`,
-      expected: 'one sum for each parameter of each group',
-    });
+  if (odd !== undefined) throw misfit(`parameter "${odd}"`, 'one sum for each parameter of each group');
+  const missized = checked.find((group) => sizeIn(sums, group) !== group.size);
+  if (missized !== undefined) {
+    throw misfit(
+      `clipping group "${missized.name}"`, `${missized.size} numbers`, `${sizeIn(sums, missized)} numbers`,
+    );
   }
   if (!(rho >= 0 && rho < 1))
     throw new GhostgradError({ what: 'rounding allowance out of range', found: String(rho), expected: '0 ≤ rho < 1' });
+  const counts = norms === undefined ? null : countsWithin(norms, checked);
   const sum = Object.freeze({ groups: checked, rho }) as ClippedSum;
-  contents.set(sum, new Map(sums));
+  contents.set(sum, { sums: new Map(sums), counts });
   return sum;
 }
 
+const sizeIn = (sums: Sums, { parameters }: Group): number =>
+  parameters.reduce((total, name) => total + (sums.get(name)?.length ?? 0), 0);
+
+const misfit = (where: string, expected: string, found?: string): GhostgradError =>
+  new GhostgradError({ what: 'the clipped sum does not match its groups', where, found, expected });
+
 /**
  * Adds the plan's noise to `sum`, once, and divides by the plan's public normaliser: the only constructor of
- * {@link Privatised}. Every coordinate gets independent N(0, plan.noiseDeviation²) from a stream of its own for
- * each parameter. Consumes `sum` and the step's noise key, so that neither one sum can be noised twice nor one
- * noise be added to two sums. The sum's arrays are overwritten; float32 ones become the result.
+ * {@link Privatised}. Every coordinate of group k gets independent N(0, deviation_k²) from a stream of its own for each
+ * parameter, deviation_k following from the plan and the sum's own thresholds ({@link noiseDeviations}); every count
+ * N(0, σ_b²) in float64, from a stream that is no parameter's. Consumes `sum` and the step's noise key, so that neither
+ * one sum can be noised twice nor one noise be added to two sums. The sum's arrays are overwritten; float32 ones become
+ * the result.
  *
- * Throws GhostgradError when the sum's bound is not the plan's, when it or the key was used before, when seeded
- * keys meet a plan that claims secret ones, or when a value is not finite.
+ * Throws GhostgradError when the sum's groups, bound or counts are not the plan's, when it or the key was used before,
+ * when seeded keys meet a plan that claims secret ones, or when a value is not finite.
  */
 export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Privatised {
   assertPlan(plan);
-  const sums = contents.get(sum);
-  if (sums === undefined) {
+  const sealed = contents.get(sum);
+  if (sealed === undefined) {
     throw new GhostgradError({
       what: 'a clipped sum was noised twice',
       expected: 'one addition of noise for each logical step',
     });
   }
+  const { sums, counts } = sealed;
+  const { groups } = sum;
+  const { adaptive, normaliser } = plan;
   assertBounded(sum, plan);
+  assertCounted(counts, plan);
   if (keys.seeded !== plan.seeded) {
     throw new GhostgradError({
       what: `${keys.seeded ? 'seeded' : 'secret'} keys under a plan for ${plan.seeded ? 'seeded' : 'secret'} ones`,
@@ -84,14 +109,18 @@ export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): P
     });
   }
   contents.delete(sum);
+  const deviations = noiseDeviations(groups, plan);
+  const deviationOf = new Map(groups.flatMap(({ parameters }, k) => parameters.map((name) => [name, deviations[k]!])));
   keys.noise.use((streamOf) => {
     for (const [name, values] of sums)
-      addGaussian(values, plan.noiseDeviation, streamOf(`noise:${name}`), 1 / plan.normaliser);
+      addGaussian(values, deviationOf.get(name) ?? NaN, streamOf(`noise:${name}`), 1 / normaliser);
+    if (counts !== null && adaptive !== null) addGaussian(counts, adaptive.countDeviation, streamOf('counts'));
   });
   const gradients: ReadonlyMap<string, Float32Array> = new Map(
     [...sums].map(([name, values]) => [name, values instanceof Float32Array ? values : Float32Array.from(values)]),
   );
-  const result = Object.freeze({ step: keys.step, gradients }) as Privatised;
+  const fractions = counts && Object.freeze(Array.from(counts, (count) => fractionWithin(count, normaliser)));
+  const result = Object.freeze({ step: keys.step, gradients, groups, fractions }) as Privatised;
   genuine.add(result);
   return result;
 }
@@ -103,30 +132,38 @@ export function assertPrivatised(value: Privatised): void {
   }
 }
 
-/** The sum's bound must be what the noise was scaled to, group by group. */
-function assertBounded(sum: ClippedSum, plan: PrivacyPlan): void {
-  const same =
-    sum.groups.length === plan.groups.length &&
-    sum.groups.every((group, k) => {
-      const planned = plan.groups[k];
-      return (
-        planned !== undefined &&
-        group.norm === planned.norm &&
-        group.parameters.length === planned.parameters.length &&
-        group.parameters.every((name, i) => name === planned.parameters[i])
-      );
-    });
-  if (!same) {
+/** The sum must have the plan's groups, and, where the plan fixes them, its thresholds. */
+function assertBounded({ groups, rho }: ClippedSum, plan: PrivacyPlan): void {
+  const bounded =
+    samePartition(groups, plan.groups) &&
+    (plan.adaptive !== null || groups.every(({ norm }, k) => norm === plan.groups[k]?.norm));
+  if (!bounded) {
     throw new GhostgradError({
       what: 'the clipped sum was not clipped as the privacy plan says',
-      expected: 'the same groups and thresholds in both',
+      expected: `the same groups${plan.adaptive === null ? ' and thresholds' : ''} in both`,
     });
   }
-  if (sum.rho > plan.rho) {
+  if (rho > plan.rho) {
     throw new GhostgradError({
       what: "the clipped sum's rounding allowance exceeds the plan's",
-      found: String(sum.rho),
+      found: String(rho),
       expected: `at most ${plan.rho}`,
     });
   }
+}
+
+/** Counts are released where the plan pays for them, and only there. */
+function assertCounted(counts: Float64Array | null, { adaptive }: PrivacyPlan): void {
+  if ((counts === null) === (adaptive === null)) return;
+  throw new GhostgradError(
+    counts === null
+      ? {
+          what: 'a clipped sum without counts under a plan of adaptive thresholds',
+          expected: 'the gradient norms of the units drawn, from which they are counted',
+        }
+      : {
+          what: 'counts of gradient norms under a plan of fixed thresholds',
+          expected: 'a plan of adaptive thresholds, whose ε covers them',
+        },
+  );
 }

@@ -115,7 +115,11 @@ export async function prepare(
           steps: plannedSteps,
           seed,
           rho: defaultRho,
-          groups: flatGroup(analysis.parameters, recipe.clipping.norm),
+          groups: flatGroup(
+            analysis.parameters,
+            recipe.clipping.norm,
+            analysis.parameters.reduce((sum, name) => sum + (task.model.initializers.get(name)?.data.length ?? 0), 0),
+          ),
         });
 
   const microBatch =
