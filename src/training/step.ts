@@ -2,9 +2,10 @@ import { type ClippingOptions, defaultRho } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
 import { type StepGraph, type StepLayer, stepNames } from '../clipping/step-graph.ts';
 import type { TypedGraph } from '../graph/ir.ts';
-import type { Engine, Feeds, Session } from '../runtime/engine.ts';
+import type { Engine, Feeds, RunResult, Session } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
-import { type FloatTensor, type Tensor, sizeOf, tensor } from '../tensor/tensor.ts';
+import { type FloatTensor, type Tensor, tensor } from '../tensor/tensor.ts';
+import { accumulator } from './accumulate.ts';
 import { type Analysis, compileTask } from './compile.ts';
 
 export interface StepSettings {
@@ -35,7 +36,7 @@ export type Parameters = ReadonlyMap<string, FloatTensor>;
 
 export interface StepResult {
   /** Σ of clipped gradients (plain gradients in `non-private` mode) by parameter, each of the parameter's size. */
-  readonly sums: ReadonlyMap<string, Float32Array | Float64Array>;
+  readonly sums: ReadonlyMap<string, Float32Array>;
   /** Not covered by ε: one loss and one gradient norm for each unit drawn (norms are empty in `non-private` mode). */
   readonly losses: Float32Array;
   readonly norms: Float32Array;
@@ -46,6 +47,8 @@ export interface StepResult {
 export interface StepProgram {
   readonly parameters: readonly string[];
   readonly microBatch: number;
+  /** Micro-batches that are computed side by side. */
+  readonly lanes: number;
   readonly rho: number;
   readonly layers: readonly StepLayer[];
   /** Runs one logical batch. The parameters' buffers move to the engine meanwhile; use those of the result after. */
@@ -58,6 +61,9 @@ export const defaultMicroBatch = 64;
 
 /** Models up to this many trainable numbers are computed by several single-threaded lanes side by side. */
 const largestForLanes = 2_000_000;
+
+/** Sums of at least this many numbers lie in shared memory, where all cores can add noise to them. */
+const largeSum = 1 << 19;
 
 /** What a remainder is computed in: parts of this size, so that padding wastes little. */
 const remainderOf = (microBatch: number): number => Math.max(1, Math.round(microBatch / 4));
@@ -74,44 +80,55 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const threads = settings.threads ?? defaultThreads();
   const small = remainderOf(microBatch);
   const isPrivate = settings.mode !== 'non-private';
-  const size = analysis.parameters.reduce((sum, name) => sum + (analysis.task.model.initializers.get(name)?.data.length ?? 0), 0);
-  const lanes = size <= largestForLanes ? threads : 1;
+  const size = trainableSize(analysis);
+  const lanes = lanesFor(analysis, threads);
 
   const stepOf = (units: number): StepGraph =>
     compileTask(analysis, units * rowsPerUnit, { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit });
-  const steps = { full: stepOf(microBatch), small: stepOf(small) };
-  const names = [...new Set(steps.full.layers.map(({ parameter }) => parameter))];
+  const full = stepOf(microBatch);
+  const smallStep = once(() => stepOf(small));
+  const names = [...new Set(full.layers.map(({ parameter }) => parameter))];
+  const shapes = new Map(names.map((name) => [name, analysis.task.model.initializers.get(name)?.shape ?? []]));
   const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads });
   const sessions: Lane[] = await Promise.all(Array.from({ length: lanes }, async () => ({
-    full: await open(steps.full.graph), small: await open(steps.small.graph),
+    full: await open(full.graph), small: once(() => open(smallStep().graph)),
   })));
 
   return {
-    parameters: names, microBatch, rho, layers: steps.full.layers,
+    parameters: names, microBatch, lanes, rho, layers: full.layers,
     run: async (parameters, batch, threshold) => {
-      const parts = cut(batch.size, microBatch, small);
-      const sums = sumsOver(names);
+      const queue = partsOf(batch, cut(batch.size, microBatch, small));
+      const sums = accumulator(shapes, { shared: size >= largeSum });
       const losses = new Float32Array(batch.size);
       const norms = new Float32Array(isPrivate ? batch.size : 0);
-      const added = parts.map(() => signal());
-      let next = 0;
+      const added = Array.from({ length: queue.length }, signal);
+
+      const start = async (lane: Lane, held: Feeds, { units, count, feeds }: Part): Promise<RunResult> =>
+        (units === microBatch ? lane.full : await lane.small()).run({
+          ...held, ...feeds,
+          [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
+          ...(isPrivate && { [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)) }),
+        });
+      const keep = async ({ at, start: from, count }: Part, { outputs }: RunResult): Promise<void> => {
+        // Even where there is nothing to wait for: the lane's next run is posted first.
+        await added[at - 1]?.done;
+        sums.add(outputs);
+        losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), from);
+        if (isPrivate) norms.set((outputs[stepNames.norms]!.data as Float32Array).subarray(0, count), from);
+        added[at]!.resolve();
+      };
       const work = async (lane: Lane, own: Parameters): Promise<Parameters> => {
         let held: Feeds = Object.fromEntries(own);
-        while (next < parts.length) {
-          const at = next++;
-          const { start, count, units } = parts[at]!;
-          const { outputs, feeds } = await (units === microBatch ? lane.full : lane.small).run({
-            ...held, ...batch.feeds(start, count, units),
-            [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
-            ...(isPrivate && { [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)) }),
-          });
-          held = Object.fromEntries(Object.keys(held).map((name) => [name, feeds[name] ?? held[name]!]));
-          await added[at - 1]?.done;
-          sums.add(outputs);
-          losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), start);
-          if (isPrivate) norms.set((outputs[stepNames.norms]!.data as Float32Array).subarray(0, count), start);
-          added[at]!.resolve();
+        // The engine computes while this thread adds up what came before and gathers what comes next.
+        let behind: Promise<void> | undefined;
+        for (let part = queue.take(); part !== undefined; part = queue.take()) {
+          const running = start(lane, held, part);
+          queue.prefetch();
+          const [result] = await Promise.all([running, behind]);
+          held = Object.fromEntries(Object.keys(held).map((name) => [name, result.feeds[name] ?? held[name]!]));
+          behind = keep(part, result);
         }
+        await behind;
         return new Map(Object.entries(held) as [string, FloatTensor][]);
       };
       // Copies for the other lanes are taken before the first lane's buffers move away.
@@ -119,19 +136,72 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       const [back] = await Promise.all([
         work(sessions[0]!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
       ]);
-      return { sums: sums.result(back), losses, norms, parameters: back };
+      return { sums: sums.result(), losses, norms, parameters: back };
     },
     release: async () => {
-      await Promise.all(sessions.flatMap(({ full, small: rest }) => [full.release(), rest.release()]));
+      await Promise.all(sessions.flatMap((lane) => [lane.full.release(), lane.small.made()?.then((session) => session.release())]));
     },
   };
 }
 
+/** Trainable numbers of a task. */
+export const trainableSize = ({ parameters, task }: Analysis): number =>
+  parameters.reduce((sum, name) => sum + (task.model.initializers.get(name)?.data.length ?? 0), 0);
+
+/** How many micro-batches of a step run side by side. */
+export const lanesFor = (analysis: Analysis, threads: number): number =>
+  trainableSize(analysis) <= largestForLanes ? threads : 1;
+
 /** Sessions that take turns on one share of the cores. */
 interface Lane {
   readonly full: Session;
-  /** For remainders. */
-  readonly small: Session;
+  /** For remainders; compiled when there is one. */
+  readonly small: Once<Promise<Session>>;
+}
+
+/** A value made at the first call. */
+interface Once<T> {
+  (): T;
+  /** The value if it was made. */
+  made(): T | undefined;
+}
+
+function once<T>(make: () => T): Once<T> {
+  let made: { readonly value: T } | undefined;
+  return Object.assign(() => (made ??= { value: make() }).value, { made: () => made?.value });
+}
+
+/** A physical batch: units start … start+count-1 of the logical one, padded to `units`. */
+interface Part {
+  readonly at: number;
+  readonly start: number;
+  readonly count: number;
+  readonly units: number;
+  readonly feeds: Feeds;
+}
+
+/** The parts in order, for whichever lane is free; the next one's feeds can be gathered ahead of time. */
+function partsOf(batch: BatchSource, parts: ReturnType<typeof cut>) {
+  let next = 0;
+  let ready: Feeds | undefined;
+  const feedsAt = (at: number): Feeds | undefined => {
+    const part = parts[at];
+    return part && batch.feeds(part.start, part.count, part.units);
+  };
+  return {
+    length: parts.length,
+    take: (): Part | undefined => {
+      const at = next;
+      const feeds = ready ?? feedsAt(at);
+      ready = undefined;
+      if (feeds === undefined) return undefined;
+      next += 1;
+      return { at, ...parts[at]!, feeds };
+    },
+    prefetch: (): void => {
+      ready ??= feedsAt(next);
+    },
+  };
 }
 
 const copyOf = (parameters: Parameters): Parameters =>
@@ -158,26 +228,3 @@ export function cut(size: number, full: number, small: number): { start: number;
 
 const mask = (present: number, rows: number): Tensor =>
   tensor('bool', [rows], Uint8Array.from({ length: rows }, (_, i) => (i < present ? 1 : 0)));
-
-/** Adds up micro-batches: the first is kept as it is, more are summed in float64. */
-function sumsOver(names: readonly string[]) {
-  const sums = new Map<string, Float32Array | Float64Array>();
-  return {
-    add: (outputs: Readonly<Record<string, Tensor>>): void => {
-      for (const name of names) {
-        const part = outputs[stepNames.sum(name)]!.data as Float32Array;
-        const so = sums.get(name);
-        if (so === undefined) {
-          sums.set(name, part);
-          continue;
-        }
-        const total = so instanceof Float64Array ? so : Float64Array.from(so);
-        for (let i = 0; i < total.length; i++) total[i]! += part[i]!;
-        sums.set(name, total);
-      }
-    },
-    /** An empty draw has sums of zero. */
-    result: (parameters: Parameters) => new Map(names.map((name) =>
-      [name, sums.get(name) ?? new Float32Array(sizeOf(parameters.get(name)!.shape))] as const)),
-  };
-}
