@@ -139,7 +139,10 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       return { sums: sums.result(), losses, norms, parameters: back };
     },
     release: async () => {
-      await Promise.all(sessions.flatMap((lane) => [lane.full.release(), lane.small.made()?.then((session) => session.release())]));
+      for (const lane of sessions) {
+        await lane.full.release();
+        await (await lane.small.made())?.release();
+      }
     },
   };
 }
