@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { certificate, certificateSchema } from './certificate.ts';
-import { flatGroup } from './groups.ts';
+import { flatGroup, groupsOf, withNorms } from './groups.ts';
 import { privacyPlan } from './plan.ts';
 
 const options = {
@@ -62,6 +62,34 @@ describe('certificate', () => {
     for (const omission of ['floating-point', 'hyperparameter', 'losses'])
       expect(found.notCovered.join('\n')).toContain(omission);
     expect(found.assumptions.join('\n')).toContain('60000, is public');
+  });
+
+  it('says what adaptive thresholds were, became and cost, and that ε covers the counts', () => {
+    const adaptive = { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.01, rescaleTo: null };
+    const groups = groupsOf([
+      { name: 'x', norm: 3, parameters: ['w'], size: 10 },
+      { name: 'y', norm: 4, parameters: ['b'], size: 2 },
+    ]);
+    const plan = privacyPlan({ ...options, groups, adaptive, allocation: 'equal-budget' });
+    const given = { plan, steps: 100, clipFunction: 'abadi', style: 'per-layer', software };
+    const found = certificate({ ...given, finalGroups: withNorms(groups, [1, 6]) });
+    expect(certificateSchema.parse(JSON.parse(JSON.stringify(found)))).toEqual(found);
+    expect(found.epsilon).toBe(privacyPlan(options).epsilon);
+    expect(found.clipping).toMatchObject({ style: 'per-layer', norm: 5, threshold: { adaptive }, allocation: 'equal-budget' });
+    const each = plan.gradientMultiplier * Math.SQRT2 * (1 + 1e-3);
+    for (const [k, first, final] of [[0, 3, 1], [1, 4, 6]] as const) {
+      const { norm, finalNorm, deviation, finalDeviation } = found.clipping.groups[k]!;
+      expect([norm, finalNorm]).toEqual([first, final]);
+      expect(deviation).toBeCloseTo(each * first, 12);
+      expect(finalDeviation).toBeCloseTo(each * final, 12);
+    }
+    const { multiplier, gradientMultiplier, countDeviation } = found.noise;
+    expect(gradientMultiplier ** -2 + 2 / (4 * (countDeviation ?? 0) ** 2)).toBeCloseTo(multiplier ** -2, 12);
+    expect(found.mechanism).toMatch(/2 counts of gradients within the clipping thresholds[^]*ε covers both/);
+    expect(certificate(given).clipping.groups.map(({ finalNorm }) => finalNorm)).toEqual([3, 4]);
+    expect(() => certificate({ ...given, finalGroups: flatGroup(['w', 'b'], 5, 12) })).toThrow('other clipping groups');
+    const zeroed = certificate({ ...given, plan: privacyPlan({ ...options, groups, adaptive, neighbors: 'zero-out' }) });
+    expect(zeroed.neighborsMeaning).toContain('not counted');
   });
 
   it('tells the ε of the steps taken from the planned one', () => {

@@ -72,10 +72,11 @@ export function countsWithin(norms: Float32Array, groups: Groups): Float64Array 
     });
   }
   const thresholds = groups.map(({ norm }) => norm);
-  const counts = new Float64Array(groups.length);
-  for (let start = 0; start < norms.length; start += thresholds.length)
-    for (const [k, threshold] of thresholds.entries()) counts[k]! += norms[start + k]! <= threshold ? 0.5 : -0.5;
-  return counts;
+  return Float64Array.from(thresholds, (threshold, k) => {
+    let count = 0;
+    for (let i = k; i < norms.length; i += thresholds.length) count += norms[i]! <= threshold ? 0.5 : -0.5;
+    return count;
+  });
 }
 
 /**
