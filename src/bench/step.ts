@@ -1,8 +1,8 @@
 import type { Mode } from '../clipping/plan.ts';
 import { defaultThreads } from '../runtime/threads.ts';
-import { type Child, startChild } from './process.ts';
+import { type Jobs, type Timed, measureMemory, measureTime } from './measure.ts';
 import { median } from './statistics.ts';
-import type { BenchJob, BenchModel } from './workload.ts';
+import type { BenchModel } from './workload.ts';
 
 export interface BenchOptions extends BenchModel {
   readonly batchSize: number;
@@ -19,7 +19,10 @@ export interface ModeResult {
   readonly minMs: number;
   /** Highest resident memory during the first step of a fresh process, less what it had before; median of 5. */
   readonly peakMiB: number;
+  /** Arithmetic of the non-private step (the same for every mode) over the median time. */
   readonly modelGflops: number;
+  /** `modelGflops` to the rate of the matrix product: median of the rounds' ratios. */
+  readonly rate: number;
   /** Arithmetic that the mode adds to the non-private step, relative to it, as `explain` tells it. */
   readonly extraFlopShare: number;
 }
@@ -29,69 +32,50 @@ export interface BenchResult {
   readonly sequence?: number;
   readonly batchSize: number;
   readonly threads: number;
-  /** Rate of a 2048³ matrix product in the same run. */
+  /** Rate of a 2048³ matrix product in the same run: the best round. */
   readonly gemmGflops: number;
+  /**
+   * Rate at which ONNX Runtime computes the model's own forward contractions, each once and nothing else, in the same
+   * run: median of the rounds. A step whose backward pass ran as fast, and whose other operators were free, would have it.
+   */
+  readonly ceilingGflops: number;
   readonly results: readonly ModeResult[];
   /** Medians of the paired rounds' ratios to `non-private`, when it was among the modes. */
   readonly ratios: Readonly<Record<string, { readonly time: number; readonly memory: number }>>;
 }
 
-const freshProcesses = 5;
-
-/**
- * Times one training step in every mode, each in a process of its own, modes taking turns so that a noisy machine
- * disturbs all alike; ratios are taken within a round. Memory is that of a fresh process's first step.
- */
+/** Times one training step in every mode, each in a process of its own. Memory is that of a fresh process's first step. */
 export async function benchStep(options: BenchOptions): Promise<BenchResult> {
-  const threads = options.threads ?? defaultThreads();
-  const repeats = options.repeats ?? 10;
+  const { model, sequence, batchSize, modes, threads = defaultThreads(), repeats = 10 } = options;
   const say = options.onProgress ?? (() => undefined);
-  const { model, sequence, batchSize } = options;
-  const jobOf = (mode: Mode): BenchJob => ({ kind: 'step', model, sequence, batchSize, mode, threads });
+  const steps: Jobs = Object.fromEntries(modes.map((mode) => [mode, { kind: 'step', model, sequence, batchSize, mode, threads }]));
 
   say('measuring memory');
-  const peaks = new Map<Mode, number[]>(options.modes.map((mode) => [mode, []]));
-  for (let i = 0; i < freshProcesses; i++) {
-    for (const mode of options.modes) {
-      const child = await startChild(jobOf(mode));
-      peaks.get(mode)?.push((await child.run()).peakMiB);
-      child.stop();
-    }
-  }
-
+  const peaks = await measureMemory(steps);
   say('measuring time');
-  const gemm = await startChild({ kind: 'gemm', size: 2048, threads });
-  const children = new Map<Mode, Child>();
-  for (const mode of options.modes) children.set(mode, await startChild(jobOf(mode)));
-  const times = new Map<Mode, number[]>(options.modes.map((mode) => [mode, []]));
-  const gemmTimes: number[] = [];
-  for (let round = -1; round < repeats; round++) {
-    gemmTimes.push((await gemm.run()).ms);
-    for (const [mode, child] of children) {
-      const { ms } = await child.run();
-      // The first round warms up.
-      if (round >= 0) times.get(mode)?.push(ms);
-    }
-    say(`round ${Math.max(0, round + 1)} of ${repeats}`);
-  }
-  gemm.stop();
-  children.forEach((child) => child.stop());
+  const { gemm, contractions, ...timed } = await measureTime({
+    gemm: { kind: 'gemm', size: 2048, threads }, contractions: { kind: 'contractions', model, sequence, batchSize, threads },
+    ...steps,
+  }, repeats, say);
 
-  const results = options.modes.map((mode): ModeResult => {
-    const ms = times.get(mode) ?? [];
+  const rateOf = ({ facts, ms }: Timed): readonly number[] => ms.map((time) => facts.flops / time / 1e6);
+  const gemmRates = rateOf(gemm!);
+  const results = modes.map((mode): ModeResult => {
+    const { facts, ms } = timed[mode]!;
     return {
-      mode, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks.get(mode) ?? []),
-      extraFlopShare: children.get(mode)?.facts.extraFlopShare ?? 0,
-      modelGflops: (children.get(mode)?.facts.flops ?? 0) / median(ms) / 1e6,
+      mode, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks[mode]!),
+      modelGflops: facts.flops / median(ms) / 1e6,
+      rate: median(rateOf(timed[mode]!).map((rate, i) => rate / gemmRates[i]!)),
+      extraFlopShare: facts.extraFlopShare,
     };
   });
-  const base = times.get('non-private');
-  const basePeak = results.find(({ mode }) => mode === 'non-private')?.peakMiB;
+  const [base, basePeak] = [timed['non-private']?.ms, peaks['non-private']];
   return {
     model, ...(sequence !== undefined && { sequence }), batchSize, threads, results,
-    gemmGflops: gemm.facts.flops / Math.min(...gemmTimes.slice(1)) / 1e6,
+    gemmGflops: Math.max(...gemmRates),
+    ceilingGflops: median(rateOf(contractions!)),
     ratios: base === undefined || basePeak === undefined ? {} : Object.fromEntries(results.map(({ mode, peakMiB }) => [mode, {
-      time: median((times.get(mode) ?? []).map((ms, i) => ms / (base[i] ?? NaN))), memory: peakMiB / basePeak,
+      time: median(timed[mode]!.ms.map((ms, i) => ms / base[i]!)), memory: peakMiB / median(basePeak),
     }])),
   };
 }

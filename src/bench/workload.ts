@@ -1,27 +1,41 @@
 import type { Mode } from '../clipping/plan.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { type StepGraph, type StepOptions } from '../clipping/step-graph.ts';
-import type { TypedGraph } from '../graph/ir.ts';
+import { GhostgradError } from '../errors.ts';
+import type { Graph, TypedGraph } from '../graph/ir.ts';
 import { type ModelName, buildModel } from '../models/index.ts';
 import { graphBuilder, matmul } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
+import type { Shape } from '../tensor/tensor.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
 import { stepArithmetic } from '../training/arithmetic.ts';
-import { type Analysis, analyse, compileTask, requireTrainable } from '../training/compile.ts';
-import { bindShapes } from '../training/shapes.ts';
+import { type Analysis, type Task, analyse, compileTask, requireTrainable } from '../training/compile.ts';
+import { labelsInput } from '../training/loss.ts';
+import { contractionsOf } from './contractions.ts';
 import { feedsFor } from './feeds.ts';
+import { type LayerPrediction, type LayerShape, layerModel, predictLayer } from './layer.ts';
+import { logicalStep } from './logical.ts';
 
 /** A model of the bench, at the length of its sequences where that is open. */
 export interface BenchModel {
   readonly model: ModelName;
-  /** Tokens of an example. */
+  /** Tokens of an example, for models of text; default 128. */
   readonly sequence?: number | undefined;
 }
 
-/** What one child process measures: a model's step in one mode, or a plain matrix product. */
-export type BenchJob =
-  | { readonly kind: 'step'; readonly batchSize: number; readonly mode: Mode; readonly threads: number } & BenchModel
-  | { readonly kind: 'gemm'; readonly size: number; readonly threads: number };
+/** What one child process measures. `batchSize` is that of physical batches. */
+export type BenchJob = { readonly threads: number } & (
+  /** A model's step in one mode. */
+  | { readonly kind: 'step'; readonly batchSize: number; readonly mode: Mode } & BenchModel
+  /** The forward contractions of a model, and nothing else. */
+  | { readonly kind: 'contractions'; readonly batchSize: number } & BenchModel
+  /** The step of a model of one layer. */
+  | { readonly kind: 'layer'; readonly batchSize: number; readonly mode: Mode } & LayerShape
+  /** A logical batch of a model, by the step that training runs. */
+  | { readonly kind: 'logical'; readonly logical: number; readonly batchSize: number; readonly mode: Mode } & BenchModel
+  /** A square matrix product. */
+  | { readonly kind: 'gemm'; readonly size: number }
+);
 
 /** What is known of a job before it runs. */
 export interface JobFacts {
@@ -29,6 +43,8 @@ export interface JobFacts {
   readonly flops: number;
   /** Arithmetic that privacy adds, relative to `flops`; 0 for what is no step. */
   readonly extraFlopShare: number;
+  /** Of the job `layer`: what the complexity model predicts. */
+  readonly prediction?: LayerPrediction;
 }
 
 /** A job that is ready to run, any number of times. */
@@ -39,9 +55,10 @@ export interface Prepared {
 
 /** Compiles a job and makes its inputs. */
 export async function prepare(job: BenchJob): Promise<Prepared> {
-  const { graph, facts } = benchGraph(job);
+  if (job.kind === 'logical') return prepareLogical(job);
+  const { graph, facts, choices = new Map() } = graphOf(job);
   const session = await onnxruntimeEngine().compile(graph, { threads: job.threads });
-  let feeds = feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!])));
+  let feeds = feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!])), choices);
   return {
     facts,
     run: async () => {
@@ -50,22 +67,80 @@ export async function prepare(job: BenchJob): Promise<Prepared> {
   };
 }
 
-function benchGraph(job: BenchJob): { readonly graph: TypedGraph; readonly facts: JobFacts } {
-  if (job.kind === 'gemm') {
-    const b = graphBuilder(semantics);
-    const type = { dtype: 'float32' as const, shape: [job.size, job.size] };
-    const product = matmul(b, b.input('x', type), b.input('y', type));
-    return { graph: b.build([['z', product]], 'gemm'), facts: { flops: 2 * job.size ** 3, extraFlopShare: 0 } };
+type Job<K extends BenchJob['kind']> = Extract<BenchJob, { kind: K }>;
+
+async function prepareLogical({ logical, batchSize, mode, threads, ...model }: Job<'logical'>): Promise<Prepared> {
+  const { clipping } = stepOptions(mode);
+  const analysis = benchAnalysis(model);
+  const step = await logicalStep(analysis, logical, choicesOf(analysis.task.model), {
+    mode, clipping, microBatch: batchSize, threads, engine: onnxruntimeEngine(),
+  });
+  return { facts: stepFacts(step.program, logical, mode), run: step.run };
+}
+
+interface Workload {
+  readonly graph: TypedGraph;
+  readonly facts: JobFacts;
+  /** Of inputs of whole numbers, as `feedsFor` takes them. */
+  readonly choices?: ReadonlyMap<string, number>;
+}
+
+function graphOf(job: Exclude<BenchJob, { kind: 'logical' }>): Workload {
+  switch (job.kind) {
+    case 'gemm': return gemm(job.size);
+    case 'contractions': {
+      const { graph, flops } = contractionsOf(compileTask(benchAnalysis(job), job.batchSize, stepOptions('non-private')));
+      return { graph, facts: { flops, extraFlopShare: 0 } };
+    }
+    case 'layer': {
+      const step = compileTask(trainable({ model: layerModel(job), loss: 'output:loss' }), job.batchSize, stepOptions(job.mode));
+      const prediction = predictLayer(step.layers[0]!, job.batchSize, job.mode);
+      return { graph: step.graph, facts: { ...stepFacts(step, job.batchSize, job.mode), prediction } };
+    }
+    case 'step': {
+      const analysis = benchAnalysis(job);
+      const step = compileTask(analysis, job.batchSize, stepOptions(job.mode));
+      return { graph: step.graph, facts: stepFacts(step, job.batchSize, job.mode), choices: choicesOf(analysis.task.model) };
+    }
   }
-  const step = compileTask(benchAnalysis(job), job.batchSize, stepOptions(job.mode));
-  return { graph: step.graph, facts: stepFacts(step, job.batchSize, job.mode) };
+}
+
+function gemm(size: number): Workload {
+  const b = graphBuilder(semantics);
+  const type = { dtype: 'float32' as const, shape: [size, size] };
+  const product = matmul(b, b.input('x', type), b.input('y', type));
+  return { graph: b.build([['z', product]], 'gemm'), facts: { flops: 2 * size ** 3, extraFlopShare: 0 } };
 }
 
 /** A bench model with its loss, proved trainable. */
 export function benchAnalysis({ model: name, sequence }: BenchModel): Analysis {
   const model = buildModel(name, { seed: 1 });
-  const { exampleShapes } = bindShapes(model, sequence === undefined ? {} : { sequence: [sequence] }, '--sequence');
-  const analysis = analyse({ model, loss: 'cross-entropy', exampleShapes });
+  return trainable({ model, loss: 'cross-entropy', exampleShapes: exampleShapesOf(model, sequence) });
+}
+
+const defaultSequence = 128;
+
+/** Every open dimension of a model is its number of tokens. */
+function exampleShapesOf({ name, inputs }: Graph, sequence: number | undefined): Record<string, Shape> {
+  const isOpen = inputs.some(({ shape }) => shape?.slice(1).some((d) => typeof d !== 'number'));
+  if (sequence !== undefined && !isOpen) {
+    throw new GhostgradError({
+      what: 'the model reads no sequence', where: '--sequence', found: `${sequence} for ${name}`, expected: 'a model of text',
+      fix: 'leave it out',
+    });
+  }
+  return Object.fromEntries(inputs.map((input) =>
+    [input.name, (input.shape ?? []).slice(1).map((d) => (typeof d === 'number' ? d : sequence ?? defaultSequence))]));
+}
+
+/** Ids of tokens are rows of the table that they are looked up in; classes are those of the logits; a mask is all 1. */
+function choicesOf({ nodes, initializers, outputs }: Graph): ReadonlyMap<string, number> {
+  const looked = nodes.filter(({ op }) => op === 'Gather').map(({ inputs: [table = '', ids = ''] }) => [ids, initializers.get(table)?.shape[0] ?? 1] as const);
+  return new Map([...looked, [labelsInput, Number(outputs[0]?.shape?.at(-1) ?? 1)]]);
+}
+
+function trainable(task: Task): Analysis {
+  const analysis = analyse(task);
   requireTrainable(analysis);
   return analysis;
 }

@@ -23,7 +23,7 @@ const step = define<Options>({
     command
       .requiredOption('--model <name>', `one of ${modelNames.join(', ')}`)
       .requiredOption('--batch-size <rows>', 'rows of the batch', positiveInteger)
-      .option('--sequence <n>', 'tokens of an example, for models whose sequences may have any length', positiveInteger)
+      .option('--sequence <n>', 'tokens of an example, for models of text (default: 128)', positiveInteger)
       .option('--mode <names>', `one or more of ${modes.join(', ')}, with commas between`, 'non-private,book-keeping')
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
       .option('--repeats <n>', 'timed rounds', positiveInteger),
@@ -43,14 +43,16 @@ const step = define<Options>({
         round(r.minMs),
         round(r.peakMiB),
         round(r.modelGflops),
+        r.rate.toFixed(2),
         ratio?.time.toFixed(3) ?? '',
         ratio?.memory.toFixed(3) ?? '',
       ];
     });
-    const head = ['mode', 'median ms', 'least ms', 'peak MiB', 'GFLOP/s', 'time ×', 'memory ×'];
+    const head = ['mode', 'median ms', 'least ms', 'peak MiB', 'GFLOP/s', 'of MatMul', 'time ×', 'memory ×'];
     const setting = `${result.model}, batch ${result.batchSize}, ${result.threads} threads`;
     const gemm = `2048³ matrix product at ${round(result.gemmGflops)} GFLOP/s`;
-    return { json: result, text: `${setting}; ${gemm}\n\n${table(head, rows)}` };
+    const ceiling = `the model's own contractions, forward and alone, at ${round(result.ceilingGflops)} GFLOP/s`;
+    return { json: result, text: `${setting}; ${gemm};\n${ceiling}\n\n${table(head, rows)}` };
   },
 });
 

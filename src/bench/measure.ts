@@ -1,0 +1,57 @@
+import { type Child, startChild } from './process.ts';
+import type { BenchJob, JobFacts } from './workload.ts';
+
+export type Jobs = Readonly<Record<string, BenchJob>>;
+type ByJob<T> = Readonly<Record<string, T>>;
+
+/** How many fresh processes a figure of memory is the median of. */
+export const freshProcesses = 5;
+
+/** Highest resident memory in MiB during the first run of each of `fresh` processes, less what each had before it. */
+export async function measureMemory(jobs: Jobs, fresh: number = freshProcesses): Promise<ByJob<readonly number[]>> {
+  const peaks = mapValues(jobs, (): number[] => []);
+  for (let i = 0; i < fresh; i++) {
+    for (const [name, job] of Object.entries(jobs)) {
+      const child = await startChild(job);
+      try {
+        peaks[name]!.push((await child.run()).peakMiB);
+      } finally {
+        child.stop();
+      }
+    }
+  }
+  return peaks;
+}
+
+export interface Timed {
+  readonly facts: JobFacts;
+  /** Milliseconds of each round, in the order of the rounds, which are the same for all jobs. */
+  readonly ms: readonly number[];
+}
+
+/**
+ * Times every job `rounds` times after one round that warms up. Each has a process of its own, and they take turns, so
+ * that a noisy machine disturbs all alike and ratios can be taken within a round.
+ */
+export async function measureTime(
+  jobs: Jobs, rounds: number, onProgress: (message: string) => void = () => undefined,
+): Promise<ByJob<Timed>> {
+  const children: Record<string, Child> = {};
+  try {
+    for (const [name, job] of Object.entries(jobs)) children[name] = await startChild(job);
+    const times = mapValues(jobs, (): number[] => []);
+    for (let round = 0; round <= rounds; round++) {
+      for (const [name, child] of Object.entries(children)) {
+        const { ms } = await child.run();
+        if (round > 0) times[name]!.push(ms);
+      }
+      onProgress(`round ${round} of ${rounds}`);
+    }
+    return mapValues(jobs, (_, name) => ({ facts: children[name]!.facts, ms: times[name]! }));
+  } finally {
+    Object.values(children).forEach((child) => child.stop());
+  }
+}
+
+const mapValues = <T, U>(given: Readonly<Record<string, T>>, f: (value: T, name: string) => U): Record<string, U> =>
+  Object.fromEntries(Object.entries(given).map(([name, value]) => [name, f(value, name)]));
