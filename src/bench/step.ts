@@ -25,6 +25,8 @@ export interface ModeResult {
   readonly rate: number;
   /** Arithmetic that the mode adds to the non-private step, relative to it, as `explain` tells it. */
   readonly extraFlopShare: number;
+  /** What {@link peakMiB} should be by the plan, inputs and parameters not counted, in bytes. */
+  readonly plannedLiveBytes: number;
 }
 
 export interface BenchResult {
@@ -67,6 +69,7 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
       modelGflops: facts.flops / median(ms) / 1e6,
       rate: median(rateOf(timed[mode]!).map((rate, i) => rate / gemmRates[i]!)),
       extraFlopShare: facts.extraFlopShare,
+      plannedLiveBytes: facts.plannedLiveBytes ?? 0,
     };
   });
   const [base, basePeak] = [timed['non-private']?.ms, peaks['non-private']];

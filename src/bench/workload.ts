@@ -1,4 +1,5 @@
 import type { Mode } from '../clipping/plan.ts';
+import { liveBytes } from '../clipping/live.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { type StepGraph, type StepOptions } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
@@ -43,6 +44,8 @@ export interface JobFacts {
   readonly flops: number;
   /** Arithmetic that privacy adds, relative to `flops`; 0 for what is no step. */
   readonly extraFlopShare: number;
+  /** Of the job `step`: the most bytes that the plan has live at one time, inputs and parameters not counted. */
+  readonly plannedLiveBytes?: number;
   /** Of the job `layer`: what the complexity model predicts. */
   readonly prediction?: LayerPrediction;
 }
@@ -100,7 +103,8 @@ function graphOf(job: Exclude<BenchJob, { kind: 'logical' }>): Workload {
     case 'step': {
       const analysis = benchAnalysis(job);
       const step = compileTask(analysis, job.batchSize, stepOptions(job.mode));
-      return { graph: step.graph, facts: stepFacts(step, job.batchSize, job.mode), choices: choicesOf(analysis.task.model) };
+      const facts = { ...stepFacts(step, job.batchSize, job.mode), plannedLiveBytes: liveBytes(step.graph) };
+      return { graph: step.graph, facts, choices: choicesOf(analysis.task.model) };
     }
   }
 }

@@ -1,22 +1,47 @@
-import type { Node, TypedGraph } from '../graph/ir.ts';
+import type { Graph, Node, TypedGraph } from '../graph/ir.ts';
 import type { Value } from '../ops/builder.ts';
+
+/**
+ * The nodes in the order in which ONNX Runtime executes them, which is not that of the file: it walks back depth-first
+ * from the nodes that nothing consumes, the last in the file first, and computes first that input of a node whose maker
+ * stands last in the file. Nodes that depend on constants alone are left out: they are computed once, when the session
+ * is made. (Two nodes that ONNX Runtime fuses are one that stands behind all others, which now and then puts a
+ * neighbour of theirs elsewhere.)
+ */
+export function executionOrder(graph: Pick<Graph, 'nodes' | 'inputs'>): readonly Node[] {
+  const { nodes } = graph;
+  const makers = new Map(nodes.flatMap(({ outputs }, i) => outputs.map((o) => [o, i] as const)));
+  const before = nodes.map(({ inputs }) => [...new Set(inputs.flatMap((v) => makers.get(v) ?? []))].sort((a, b) => a - b));
+  const consumed = new Set(before.flat());
+  const walk = nodes.flatMap((_, i) => (consumed.has(i) ? [] : [{ i, done: false }]));
+  const seen = new Set<number>();
+  const order: Node[] = [];
+  for (let at = walk.pop(); at !== undefined; at = walk.pop()) {
+    if (at.done) order.push(nodes[at.i]!);
+    else if (!seen.has(at.i)) {
+      seen.add(at.i);
+      walk.push({ i: at.i, done: true }, ...before[at.i]!.filter((i) => !seen.has(i)).map((i) => ({ i, done: false })));
+    }
+  }
+  const fed = dependents(graph, graph.inputs.map(({ name }) => name));
+  return order.filter(({ outputs }) => outputs.some((o) => fed.has(o)));
+}
+
+/** The given values and all that is computed from them. */
+function dependents({ nodes }: Pick<Graph, 'nodes'>, values: Iterable<Value>): ReadonlySet<Value> {
+  const found = new Set<Value>(values);
+  for (const { inputs, outputs } of nodes) if (inputs.some((v) => found.has(v))) outputs.forEach((o) => found.add(o));
+  return found;
+}
 
 /**
  * Puts the nodes that depend on no data (the transposed kernels of input gradients, say) before all others.
  *
- * ONNX Runtime does not execute nodes in the order of the file: it walks back from the outputs, and of a node's inputs
- * it computes first the one whose maker stands last in the file. A kernel prepared for the backward pass would so be
- * made before the activations that it meets, and every layer's be held at once; standing first, it is made last.
+ * A kernel prepared for the backward pass would otherwise be made before the activations that it meets
+ * ({@link executionOrder}), and every layer's be held at once; standing first, it is made last.
  */
 export function dataLast(graph: TypedGraph, data: ReadonlySet<Value>): TypedGraph {
-  const dependent = new Set<Value>(data);
-  const early: Node[] = [];
-  const late: Node[] = [];
-  for (const node of graph.nodes) {
-    if (node.inputs.some((v) => dependent.has(v))) {
-      node.outputs.forEach((o) => dependent.add(o));
-      late.push(node);
-    } else early.push(node);
-  }
-  return { ...graph, nodes: [...early, ...late] };
+  const dependent = dependents(graph, data);
+  const late = ({ inputs }: Node): boolean => inputs.some((v) => dependent.has(v));
+  return { ...graph, nodes: [...graph.nodes.filter((node) => !late(node)), ...graph.nodes.filter(late)] };
 }

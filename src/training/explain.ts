@@ -1,3 +1,4 @@
+import { liveBytes } from '../clipping/live.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
 import type { StepLayer } from '../clipping/step-graph.ts';
@@ -51,6 +52,7 @@ export interface Explanation {
   readonly plan: {
     readonly mode: Mode;
     readonly batchSize: number;
+    /** The most bytes of activations, gradients and sums that exist at one time; inputs and parameters not counted. */
     readonly liveBytes: number;
     /** Arithmetic that privacy adds, relative to that of the non-private step. */
     readonly extraFlopShare: number;
@@ -142,15 +144,13 @@ function planned(analysis: Analysis, batchSize: number, mode: Mode, total: numbe
   const trainable = analysis.parameters.reduce((sum, name) => sum + sizeOf(graph.types.get(name)!.shape), 0);
   const layers = step.layers.map((layer) => explainLayer(layer, batchSize, mode));
   const arithmetic = stepArithmetic(step.layers, batchSize, mode);
-  // Activations and output gradients are kept until the norms are known.
-  const activations = [...graph.types].filter(([name]) => analysis.batch.has(name)).reduce((sum, [, t]) => sum + 4 * sizeOf(t.shape), 0);
   return {
     parameters: { total, trainable },
     layers,
     plan: {
       mode,
       batchSize,
-      liveBytes: 2 * activations + 2 * 4 * trainable + Math.max(0, ...layers.map((l) => l.bytes)),
+      liveBytes: liveBytes(step.graph),
       extraFlopShare: arithmetic.nonPrivate === 0 ? 0 : arithmetic.extra / arithmetic.nonPrivate,
     },
   };

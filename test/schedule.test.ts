@@ -1,0 +1,51 @@
+import { readFileSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { feedsFor } from '../src/bench/feeds.ts';
+import { defaultRho } from '../src/clipping/norm.ts';
+import type { Mode } from '../src/clipping/plan.ts';
+import { executionOrder } from '../src/clipping/schedule.ts';
+import type { TypedGraph } from '../src/graph/ir.ts';
+import { onnxruntimeEngine } from '../src/runtime/node.ts';
+import { analyse, compileTask } from '../src/training/compile.ts';
+import { openModel } from '../src/training/model.ts';
+import { temporaryFolder } from './support/temp.ts';
+
+const fixture = (name: string): string => fileURLToPath(new URL(`fixtures/models/${name}.onnx`, import.meta.url));
+
+function stepOf(name: string, mode: Mode): TypedGraph {
+  const model = openModel(fixture(name));
+  const exampleShapes = Object.fromEntries(model.inputs.filter(({ dtype }) => dtype === 'int64').map((input) => [input.name, [6]]));
+  const clipping = { function: 'abadi', gamma: 0.01 } as const;
+  return compileTask(analyse({ model, loss: 'cross-entropy', exampleShapes }), 4, { mode, clipping, rho: defaultRho, rowsPerUnit: 1 }).graph;
+}
+
+/** The names of the nodes in the order in which ONNX Runtime says that it ran them. */
+async function executed(graph: TypedGraph): Promise<readonly string[]> {
+  const { folder } = temporaryFolder();
+  const session = await onnxruntimeEngine().compile(graph, { threads: 1, profile: join(folder, 'profile') });
+  await session.run(feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!]))));
+  await session.release();
+  const [file] = readdirSync(folder);
+  const events = JSON.parse(readFileSync(join(folder, file!), 'utf8')) as { cat: string; name: string; ts: number }[];
+  return events.filter(({ cat, name }) => cat === 'Node' && name.endsWith('_kernel_time')).sort((a, b) => a.ts - b.ts)
+    .map(({ name }) => name.replace(/_kernel_time$/, ''));
+}
+
+describe('the order of execution is the one that is planned', () => {
+  const names = ['vgg11-tiny-random', 'resnet18-gn-tiny-random', 'bert-tiny-random'];
+  it.each(names.flatMap((name) => (['non-private', 'book-keeping', 'mixed-ghost'] as const).map((mode): [string, Mode] => [name, mode])))('%s, %s', async (name, mode) => {
+    const graph = stepOf(name, mode);
+    const ran = await executed(graph);
+    const planned = executionOrder(graph).map((node) => node.name);
+    // ONNX Runtime folds, fuses and renames some; the others keep their order.
+    const [known, kept] = [new Set(planned), new Set(ran)];
+    const found = ran.filter((node) => known.has(node));
+    expect(found.length).toBeGreaterThan(0.85 * planned.length);
+    const expected = planned.filter((node) => kept.has(node));
+    const next = new Map(expected.map((node, i) => [node, expected[i + 1]]));
+    const torn = found.filter((node, i) => found[i + 1] !== next.get(node)).length;
+    expect(torn / found.length, `${torn} of ${found.length} nodes are followed by another`).toBeLessThan(0.01);
+  });
+});
