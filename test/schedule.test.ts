@@ -25,7 +25,7 @@ function stepOf(name: string, mode: Mode): TypedGraph {
 async function executed(graph: TypedGraph): Promise<readonly string[]> {
   const { folder } = temporaryFolder();
   const session = await onnxruntimeEngine().compile(graph, { threads: 1, profile: join(folder, 'profile') });
-  await session.run(feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!]))));
+  await session.run(feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!])), new Map()));
   await session.release();
   const [file] = readdirSync(folder);
   const events = JSON.parse(readFileSync(join(folder, file!), 'utf8')) as { cat: string; name: string; ts: number }[];
