@@ -7,8 +7,9 @@ import type { Graph, TypedGraph } from '../graph/ir.ts';
 import { type ModelName, buildModel } from '../models/index.ts';
 import { graphBuilder, matmul } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
-import type { Shape } from '../tensor/tensor.ts';
+import { noDraws } from '../random/initial.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
+import type { Shape } from '../tensor/tensor.ts';
 import { stepArithmetic } from '../training/arithmetic.ts';
 import { type Analysis, type Task, analyse, compileTask, requireTrainable } from '../training/compile.ts';
 import { labelsInput } from '../training/loss.ts';
@@ -74,7 +75,7 @@ type Job<K extends BenchJob['kind']> = Extract<BenchJob, { kind: K }>;
 
 async function prepareLogical({ logical, batchSize, mode, threads, ...model }: Job<'logical'>): Promise<Prepared> {
   const { clipping } = stepOptions(mode);
-  const analysis = benchAnalysis(model);
+  const analysis = benchAnalysis(model, { seed: 1 });
   const step = await logicalStep(analysis, logical, choicesOf(analysis.task.model), {
     mode, clipping, microBatch: batchSize, threads, engine: onnxruntimeEngine(),
   });
@@ -116,10 +117,14 @@ function gemm(size: number): Workload {
   return { graph: b.build([['z', product]], 'gemm'), facts: { flops: 2 * size ** 3, extraFlopShare: 0 } };
 }
 
-/** A bench model with its loss, proved trainable. */
-export function benchAnalysis({ model: name, sequence }: BenchModel): Analysis {
-  const model = buildModel(name, { seed: 1 });
-  return trainable({ model, loss: 'cross-entropy', exampleShapes: exampleShapesOf(model, sequence) });
+/**
+ * A bench model with its loss, proved trainable.
+ *
+ * @param weights where they are to be those of training; a step takes its parameters as inputs, whatever the model has
+ */
+export function benchAnalysis({ model: name, sequence }: BenchModel, weights: Parameters<typeof buildModel>[1] = { draws: noDraws }): Analysis {
+  const model = buildModel(name, weights);
+  return trainable({ model, loss: name === 'gpt2-small' ? 'causal-lm' : 'cross-entropy', exampleShapes: exampleShapesOf(model, sequence) });
 }
 
 const defaultSequence = 128;

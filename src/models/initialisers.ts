@@ -7,20 +7,30 @@ export interface Fans {
   readonly out: number;
 }
 
-type Draw = (draws: InitialDraws, name: string, shape: Shape, fans: Fans) => FloatTensor;
+/** How the values of a parameter are drawn. */
+export type Draw = (draws: InitialDraws, name: string, shape: Shape) => FloatTensor;
 
 interface Initialiser {
-  readonly weight: Draw;
-  readonly bias: Draw;
+  readonly weight: (fans: Fans) => Draw;
+  readonly bias: (fans: Fans) => Draw;
 }
 
-const uniform = (bound: (fans: Fans) => number): Draw =>
-  (draws, name, shape, fans) => draws.uniform(name, shape, bound(fans));
-const normal = (deviation: (fans: Fans) => number): Draw =>
-  (draws, name, shape, fans) => draws.normal(name, shape, deviation(fans));
-const zero: Draw = (_draws, _name, shape) => zeros('float32', shape);
+const uniform = (bound: number): Draw => (draws, name, shape) => draws.uniform(name, shape, bound);
+export const normal = (deviation: number): Draw => (draws, name, shape) => draws.normal(name, shape, deviation);
+/** Cut off at two deviations. */
+export const truncatedNormal = (deviation: number): Draw =>
+  (draws, name, shape) => draws.truncatedNormal(name, shape, deviation);
+export const zero: Draw = (_draws, _name, shape) => zeros('float32', shape);
+/** The same value everywhere. */
+export const filled = (value: number): Draw => (_draws, _name, shape) => {
+  const t = zeros('float32', shape);
+  t.data.fill(value);
+  return t;
+};
+export const one = filled(1);
 
-const perInput = uniform((fans) => 1 / Math.sqrt(fans.in));
+const perInput = (fans: Fans): Draw => uniform(1 / Math.sqrt(fans.in));
+const zeroes = (): Draw => zero;
 
 /**
  * `kaiming-uniform`: U(±1/√in) for weights and biases, the default of PyTorch's layers (He's rule for a leaky ReLU of
@@ -29,11 +39,11 @@ const perInput = uniform((fans) => 1 / Math.sqrt(fans.in));
  */
 const table = {
   'kaiming-uniform': { weight: perInput, bias: perInput },
-  'xavier-uniform': { weight: uniform((fans) => Math.sqrt(6 / (fans.in + fans.out))), bias: zero },
-  'xavier-normal': { weight: normal((fans) => Math.sqrt(2 / (fans.in + fans.out))), bias: zero },
-  'he-uniform': { weight: uniform((fans) => Math.sqrt(6 / fans.in)), bias: zero },
-  'he-normal': { weight: normal((fans) => Math.sqrt(2 / fans.in)), bias: zero },
-  zeros: { weight: zero, bias: zero },
+  'xavier-uniform': { weight: (fans) => uniform(Math.sqrt(6 / (fans.in + fans.out))), bias: zeroes },
+  'xavier-normal': { weight: (fans) => normal(Math.sqrt(2 / (fans.in + fans.out))), bias: zeroes },
+  'he-uniform': { weight: (fans) => uniform(Math.sqrt(6 / fans.in)), bias: zeroes },
+  'he-normal': { weight: (fans) => normal(Math.sqrt(2 / fans.in)), bias: zeroes },
+  zeros: { weight: zeroes, bias: zeroes },
 } satisfies Readonly<Record<string, Initialiser>>;
 
 export type InitialiserName = keyof typeof table;

@@ -1,8 +1,9 @@
 import { GhostgradError } from '../errors.ts';
-import { type Attributes, type Graph, type Node, float, int, ints, latestOpset, showShape } from '../graph/ir.ts';
+import { type Attributes, type Graph, float, int, ints, showShape } from '../graph/ir.ts';
 import type { InitialDraws } from '../random/initial.ts';
-import { type Shape, type Tensor, sizeOf } from '../tensor/tensor.ts';
-import { type Fans, type InitialiserName, initialiser } from './initialisers.ts';
+import { type Shape, sameShape, sizeOf } from '../tensor/tensor.ts';
+import { type Fans, type InitialiserName, initialiser, one, zero } from './initialisers.ts';
+import { graphWriter } from './writer.ts';
 
 const activations = {
   relu: { op: 'Relu', attributes: {} },
@@ -23,13 +24,32 @@ interface Window {
   readonly padding?: number;
 }
 
-/** A chain of layers under construction. Layers' parameters are `name.weight` and `name.bias`, in PyTorch's layouts. */
+/** A place in a network: a value and the shape that it has for one example. */
+export interface Place {
+  readonly value: string;
+  readonly shape: Shape;
+}
+
+/**
+ * A chain of layers under construction, which may branch. Layers' parameters are `name.weight` and `name.bias`, in
+ * PyTorch's layouts.
+ */
 export interface Network {
   /** Shape of one example's value at the end of the chain. */
   readonly shape: () => Shape;
-  /** Square convolution with bias of [channels, height, width]; weight [filters, channels, kernel, kernel]. */
-  readonly conv: (name: string, filters: number, window: Window) => void;
+  /** The end of the chain, to come back to. */
+  readonly here: () => Place;
+  /** Lets the chain go on from an earlier place. */
+  readonly goTo: (place: Place) => void;
+  /** Adds the value of a place of the same shape. */
+  readonly add: (name: string, place: Place) => void;
+  /** Square convolution of [channels, height, width], with bias unless told otherwise; weight [filters, channels, kernel, kernel]. */
+  readonly conv: (name: string, filters: number, window: Window & { readonly bias?: boolean }) => void;
+  /** Normalises the channels of each example in so many groups (epsilon 1e-5). */
+  readonly groupNorm: (name: string, groups: number) => void;
   readonly maxPool: (name: string, window: Window) => void;
+  /** The mean over height and width: [channels, height, width] → [channels]. */
+  readonly globalPool: (name: string) => void;
   readonly activation: (name: string, kind: Activation) => void;
   /** Merges all axes of an example; nothing when there is one already. */
   readonly flatten: (name: string) => void;
@@ -45,24 +65,19 @@ export interface Network {
  * @param init how the layers' parameters are drawn
  */
 export function network(name: string, input: Shape, init: InitialiserName, draws: InitialDraws): Network {
-  const nodes: Node[] = [];
-  const initializers = new Map<string, Tensor>();
+  const g = graphWriter(name, draws);
   let value = 'input';
   let shape = input;
 
-  const append = (
-    op: string, layer: string, parameters: readonly string[], attributes: Attributes, result: Shape,
-  ): void => {
-    const output = `${layer}.output`;
-    nodes.push({ op, domain: '', name: layer, inputs: [value, ...parameters], outputs: [output], attributes });
-    [value, shape] = [output, result];
+  const append = (op: string, layer: string, operands: readonly string[], attributes: Attributes, result: Shape): void => {
+    [value, shape] = [g.node(op, layer, [value, ...operands], attributes), result];
   };
-  const parameters = (layer: string, weight: Shape, fans: Fans): readonly string[] => {
-    const { weight: drawWeight, bias: drawBias } = initialiser(init);
-    const names = [`${layer}.weight`, `${layer}.bias`] as const;
-    initializers.set(names[0], drawWeight(draws, names[0], weight, fans));
-    initializers.set(names[1], drawBias(draws, names[1], weight.slice(0, 1), fans));
-    return names;
+  const parameters = (layer: string, weight: Shape, fans: Fans, bias = true): readonly string[] => {
+    const rule = initialiser(init);
+    return [
+      g.parameter(`${layer}.weight`, weight, rule.weight(fans)),
+      ...(bias ? [g.parameter(`${layer}.bias`, weight.slice(0, 1), rule.bias(fans))] : []),
+    ];
   };
   const image = (layer: string): readonly [number, number, number] => {
     const [channels, height, width, ...rest] = shape;
@@ -89,16 +104,35 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
 
   return {
     shape: () => shape,
+    here: () => ({ value, shape }),
+    goTo: (place) => {
+      ({ value, shape } = place);
+    },
+    add: (layer, place) => {
+      if (!sameShape(place.shape, shape)) throw misfit(name, layer, place.shape, `${showShape(shape)}, to be added`);
+      append('Add', layer, [place.value], {}, shape);
+    },
     conv: (layer, filters, window) => {
       const [channels] = image(layer);
-      const { kernel } = window;
+      const { kernel, bias } = window;
       const result = [filters, ...positions(layer, window)];
       const fans = { in: channels * kernel * kernel, out: filters * kernel * kernel };
-      const names = parameters(layer, [filters, channels, kernel, kernel], fans);
+      const names = parameters(layer, [filters, channels, kernel, kernel], fans, bias);
       append('Conv', layer, names, windowAttributes(window), result);
+    },
+    groupNorm: (layer, groups) => {
+      const [channels] = image(layer);
+      if (channels % groups !== 0) throw misfit(name, layer, shape, `a number of channels that ${groups} groups share evenly`, 'change groups or widths');
+      const names = [g.parameter(`${layer}.weight`, [channels], one), g.parameter(`${layer}.bias`, [channels], zero)];
+      append('GroupNormalization', layer, names, { num_groups: int(groups), epsilon: float(1e-5) }, shape);
     },
     maxPool: (layer, window) =>
       append('MaxPool', layer, [], windowAttributes(window), [image(layer)[0], ...positions(layer, window)]),
+    globalPool: (layer) => {
+      const [channels] = image(layer);
+      append('GlobalAveragePool', layer, [], {}, [channels, 1, 1]);
+      append('Flatten', `${layer}.flatten`, [], { axis: int(1) }, [channels]);
+    },
     activation: (layer, kind) => append(activations[kind].op, layer, [], activations[kind].attributes, shape),
     flatten: (layer) => {
       if (shape.length !== 1) append('Flatten', layer, [], { axis: int(1) }, [sizeOf(shape)]);
@@ -109,15 +143,7 @@ export function network(name: string, input: Shape, init: InitialiserName, draws
       const names = parameters(layer, [outputs, inputs], { in: inputs, out: outputs });
       append('Gemm', layer, names, { transB: int(1) }, [outputs]);
     },
-    build: () => ({
-      name,
-      opset: latestOpset,
-      inputs: [{ name: 'input', dtype: 'float32', shape: ['batch', ...input] }],
-      outputs: [{ name: 'logits', dtype: 'float32', shape: ['batch', ...shape] }],
-      initializers: new Map(initializers),
-      nodes: nodes.map((node) => (node.outputs[0] === value ? { ...node, outputs: ['logits'] } : node)),
-      metadata: {},
-    }),
+    build: () => g.build([{ name: 'input', dtype: 'float32', shape: ['batch', ...input] }], value, shape),
   };
 }
 

@@ -1,5 +1,5 @@
 import { randomFillSync } from 'node:crypto';
-import { type FloatTensor, type Shape, sizeOf, tensor } from '../tensor/tensor.ts';
+import { type FloatTensor, type Shape, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
 import { fillGaussian } from './gaussian.ts';
 import { ratchet } from './ratchet.ts';
 import { type Stream, stream } from './stream.ts';
@@ -19,6 +19,12 @@ export interface InitialDraws {
    */
   truncatedNormal(name: string, shape: Shape, deviation: number, limit?: number): FloatTensor;
 }
+
+/** Zeros for every draw, at no cost: for those who ask a model for its shapes alone. */
+export const noDraws: InitialDraws = (() => {
+  const zero = (_name: string, shape: Shape): FloatTensor => zeros('float32', shape);
+  return { uniform: zero, normal: zero, truncatedNormal: zero };
+})();
 
 /** Initial weights are public, so a seed here voids no guarantee; without one, the operating system's randomness. */
 export function initialDraws(seed?: number | string): InitialDraws {
@@ -50,11 +56,12 @@ export function initialDraws(seed?: number | string): InitialDraws {
     truncatedNormal: (name, shape, deviation, limit = 2) =>
       draw(name, shape, (values, source) => {
         if (!(limit > 0)) throw new RangeError(`a truncated normal needs a positive limit, found ${limit}`);
-        const one = new Float64Array(1);
+        fillGaussian(values, 1, source);
+        const again = new Float32Array(1);
         for (let i = 0; i < values.length; i++) {
-          do fillGaussian(one, 1, source);
-          while (Math.abs(one[0] ?? 0) > limit);
-          values[i] = deviation * (one[0] ?? 0);
+          let x = values[i]!;
+          for (; Math.abs(x) > limit; x = again[0]!) fillGaussian(again, 1, source);
+          values[i] = deviation * x;
         }
       }),
   };

@@ -28,7 +28,7 @@ export interface Materials {
  */
 export async function loadMaterials({ model, data }: TrainingInput, recipe: Recipe): Promise<Materials> {
   const load = async (set: DataSpec | Dataset): Promise<Dataset> => (isDataset(set) ? set : loadData(set));
-  const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, recipe.training.seed);
+  const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, { seed: recipe.training.seed });
   return {
     source: recipe.convertBatchNorm === true ? { ...source, model: withGroupNorm(source.model) } : source,
     trainingSet: await load(data.train),

@@ -29,16 +29,16 @@ export const openModel = (path: string): Graph => prepareModel(readModel(path));
 /**
  * The model that a recipe or a command line names.
  *
- * @param seed of the initial weights of a builder
+ * @param weights how a builder draws its initial weights: see {@link buildModel}
  * @throws GhostgradError when there is no such builder or file
  */
 export function loadModel(
   reference: ModelReference,
-  seed?: number | string,
+  weights: Parameters<typeof buildModel>[1] = {},
 ): { readonly model: Graph; readonly output?: string } {
   if (typeof reference === 'string')
-    return { model: isModelFile(reference) ? openModel(reference) : buildModel(reference, { seed }) };
-  if (!('path' in reference)) return { model: buildModel(reference, { seed }) };
+    return { model: isModelFile(reference) ? openModel(reference) : buildModel(reference, weights) };
+  if (!('path' in reference)) return { model: buildModel(reference, weights) };
   const { path, output } = reference;
   return { model: openModel(path), ...(output !== undefined && { output }) };
 }

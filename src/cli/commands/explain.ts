@@ -1,6 +1,7 @@
 import { modes } from '../../clipping/plan.ts';
 import { GhostgradError } from '../../errors.ts';
 import { withGroupNorm } from '../../models/batchnorm.ts';
+import { noDraws } from '../../random/initial.ts';
 import { type Explanation, explain as explained } from '../../training/explain.ts';
 import { asLoss, lossNames } from '../../training/loss.ts';
 import { loadModel } from '../../training/model.ts';
@@ -37,7 +38,7 @@ export const explain = define<Options>({
       .option('--convert-batchnorm', 'replace BatchNorm by GroupNorm, which keeps examples apart')
       .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`),
   run: ([name = ''], { loss, shape = [], mode, trainable, convertBatchnorm = false, ...options }, io) => {
-    const { model: loaded, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'));
+    const { model: loaded, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'), { draws: noDraws });
     const model = convertBatchnorm ? withGroupNorm(loaded) : loaded;
     const { exampleShapes, batchSize } = bindShapes(model, parseShapes(shape));
     const result = explained({
