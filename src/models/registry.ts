@@ -30,7 +30,7 @@ export type ModelName = keyof Options;
 export type ModelSpec = ModelName | { readonly [N in ModelName]: { readonly name: N } & Options[N] }[ModelName];
 
 /** Each builder reads and checks its own options. Adding a model: one entry here, one member of {@link Options}. */
-const table: { readonly [N in ModelName]: (options: Options[N], draws: InitialDraws) => Graph } = {
+const table: Readonly<Record<ModelName, (options: object, draws: InitialDraws) => Graph>> = {
   'mlp': mlp,
   'cnn-tanh': cnnTanh,
   'vgg11': (options, draws) => vgg('vgg11', options, draws),
@@ -73,5 +73,5 @@ export function buildModel(
     });
   }
   if (!isModelName(name)) throw unknownName('model', name, modelNames);
-  return (table[name] as (options: object, draws: InitialDraws) => Graph)(options, draws);
+  return table[name](options, draws);
 }
