@@ -25,3 +25,13 @@ export function resetPeak(): void {
     // Without it the peak counts from the start of the process, which only makes the figure larger.
   }
 }
+
+/** Resident memory of a process in MiB; undefined where the kernel does not tell, or the process has ended. */
+export function residentMemoryOf(pid: number): number | undefined {
+  try {
+    const kilobytes = /^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+    return kilobytes === undefined ? undefined : Number(kilobytes) / 1024;
+  } catch {
+    return undefined;
+  }
+}

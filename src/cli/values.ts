@@ -17,6 +17,9 @@ export function positiveInteger(text: string): number {
   return value;
 }
 
+/** Parses whole numbers of at least 1 with commas between. */
+export const integers = (text: string): readonly number[] => text.split(',').map(positiveInteger);
+
 /** Gathers a repeated option. */
 export const collect = (text: string, before: readonly string[] = []): readonly string[] => [...before, text];
 
@@ -26,3 +29,6 @@ export function asMode(name: string, allowed: readonly Mode[] = modes): Mode {
   if (mode === undefined) throw unknownName('mode', name, allowed, '--mode');
   return mode;
 }
+
+/** Modes with commas between, each once. */
+export const asModes = (names: string): readonly Mode[] => [...new Set(names.split(',').map((name) => asMode(name.trim())))];

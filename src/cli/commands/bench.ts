@@ -1,11 +1,15 @@
+import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
+import { stepFigure } from '../../bench/figures.ts';
 import { benchStep } from '../../bench/step.ts';
 import { modes } from '../../clipping/plan.ts';
 import { isModelName, modelNames } from '../../models/index.ts';
 import { unknownName } from '../../suggest.ts';
 import { type Session, define } from '../command.ts';
 import { table } from '../text.ts';
-import { asMode, positiveInteger } from '../values.ts';
+import { asModes, positiveInteger } from '../values.ts';
+import { maxBatchCommand } from './bench-max-batch.ts';
+import { sweepCommand } from './bench-sweep.ts';
 
 interface Options {
   readonly model: string;
@@ -14,6 +18,7 @@ interface Options {
   readonly mode: string;
   readonly threads?: number;
   readonly repeats?: number;
+  readonly svg?: string;
 }
 
 const step = define<Options>({
@@ -26,15 +31,17 @@ const step = define<Options>({
       .option('--sequence <n>', 'tokens of an example, for models of text (default: 128)', positiveInteger)
       .option('--mode <names>', `one or more of ${modes.join(', ')}, with commas between`, 'non-private,book-keeping')
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
-      .option('--repeats <n>', 'timed rounds', positiveInteger),
-  run: async (_, { model, mode, ...options }, io) => {
+      .option('--repeats <n>', 'timed rounds', positiveInteger)
+      .option('--svg <file>', 'draw the ratios as bars into this file'),
+  run: async (_, { model, mode, svg, ...options }, io) => {
     if (!isModelName(model)) throw unknownName('model', model, modelNames, '--model');
     const result = await benchStep({
       ...options,
       model,
-      modes: [...new Set(mode.split(',').map((name) => asMode(name.trim())))],
+      modes: asModes(mode),
       onProgress: (message) => io.stderr.write(`${message}\n`),
     });
+    if (svg !== undefined) writeFileSync(svg, stepFigure(result));
     const rows = result.results.map((r) => {
       const ratio = result.ratios[r.mode];
       return [
@@ -57,6 +64,10 @@ const step = define<Options>({
 });
 
 export const bench = (session: Session): Command =>
-  new Command('bench').description('measurements').addCommand(step(session));
+  new Command('bench')
+    .description('measurements')
+    .addCommand(step(session))
+    .addCommand(maxBatchCommand(session))
+    .addCommand(sweepCommand(session));
 
 const round = (x: number): number => Number(x.toFixed(1));
