@@ -15,6 +15,8 @@ describe('ghostgrad', () => {
       ['calibrate'],
       ['bench'],
       ['bench', 'step'],
+      ['bench', 'max-batch'],
+      ['bench', 'sweep'],
     ]) {
       const { code, out } = await ghostgrad([...args, '--help']);
       expect(code).toBe(0);
@@ -77,5 +79,22 @@ describe('bench step', () => {
       /unknown mode "ghots" \(--mode\)[^]*did you mean "ghost"\?/,
     );
     expect(await refused([...step, 'mpl'])).toMatch(/unknown model "mpl" \(--model\)[^]*did you mean "mlp"\?/);
+  });
+});
+
+describe('bench sweep', () => {
+  it('refuses sizes, layers and values that it does not know, and asks for a model where it needs one', async () => {
+    expect(await refused(['bench', 'sweep', '--over', 'positons'])).toMatch(/unknown size "positons" \(--over\)[^]*did you mean "positions"\?/);
+    expect(await refused(['bench', 'sweep', '--over', 'width', '--layer', 'lineer'])).toMatch(/did you mean "linear"\?/);
+    expect(await refused(['bench', 'sweep', '--over', 'width', '--values', '8,x'])).toMatch('Expected a number');
+    expect(await refused(['bench', 'sweep', '--over', 'batch'])).toMatch(/no model \(--model\)/);
+  });
+});
+
+describe('bench max-batch', () => {
+  it('refuses unknown models and modes', async () => {
+    const command = ['bench', 'max-batch', '--memory-mib', '100', '--model'];
+    expect(await refused([...command, 'mpl'])).toMatch(/did you mean "mlp"\?/);
+    expect(await refused([...command, 'mlp', '--mode', 'ghots'])).toMatch(/did you mean "ghost"\?/);
   });
 });
