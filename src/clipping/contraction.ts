@@ -12,6 +12,12 @@ export interface ContractionSize {
   readonly gramDepth: number;
   /** How many such Gram matrices are added up: 1, or the elements of a convolution's kernel. */
   readonly gramTerms: number;
+  /** How many of the positions only read a row of a table, and take part in no product; default 0. */
+  readonly read?: number;
+  /** Multiplications in the Gram matrices; by default T² for each of the gramDepth and p numbers. */
+  readonly gramProducts?: number;
+  /** Roundings of an entry of both Gram matrices together; by default as many as numbers are added up. */
+  readonly gramRoundings?: number;
   /** Whether the input is unfolded into patches. */
   readonly unfolded: boolean;
   /** Whether the d inputs are rows of a table, one picked at each position: no product is formed, and no Gram matrix. */

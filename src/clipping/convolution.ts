@@ -47,7 +47,7 @@ export function convolution(c: Context, use: Use<'convolution'>): Contraction {
         ? patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out)
         : gram(byGroup(unfold(b, input(), geometry, out))),
       gramB: gram(gradients(use.outputGradient)),
-      groups, depth: (gramDepth + p) / groups + gramTerms, rawSquares: markedSquares(c, use.input),
+      groups, roundings: (gramDepth + p) / groups + gramTerms, rawSquares: markedSquares(c, use.input),
     }),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),

@@ -1,7 +1,8 @@
 import { type GraphBuilder, type Value, mul, reduceSum, reshape, scale, slice } from '../ops/builder.ts';
 import { sizeOf } from '../tensor/tensor.ts';
 import type { Context, ContractionSize, NormParts } from './contraction.ts';
-import { gamma, smallestNormal } from './rounding.ts';
+import { type Cut, cutBoth } from './cut.ts';
+import { gamma, smallestNormal, unitRoundoff } from './rounding.ts';
 
 /** T as a product of two factors as alike as can be; [T] where it has none. */
 function split(T: number): number[] {
@@ -18,39 +19,56 @@ function stagedSum(b: GraphBuilder, x: Value, units: number, factors: readonly n
   return reshape(b, summed, [units]);
 }
 
-/** γ of a ghost norm whose Gram entries took `depth` roundings each. */
-export const gramBound = ({ T, groups }: Pick<ContractionSize, 'T' | 'groups'>, depth: number): number =>
-  gamma(depth + 2 * split(T).reduce((sum, factor) => sum + factor, 0) + groups + 16);
+/** Roundings of a ghost norm beside those of the Gram matrices' entries. */
+const summing = ({ T, groups }: Pick<ContractionSize, 'T' | 'groups'>): number =>
+  2 * split(T).reduce((sum, factor) => sum + factor, 0) + groups + 16;
+
+/** γ of a ghost norm whose Gram entries took `roundings` roundings, those of both matrices together. */
+export const gramBound = (size: Pick<ContractionSize, 'T' | 'groups'>, roundings: number): number =>
+  gamma(roundings + summing(size));
+
+/**
+ * Largest share of the squared norm that the allowance may take of positions whose gradients do not align (there it is
+ * about γ·T) before the Gram matrices are added up in pieces.
+ */
+const allowedShare = 0.0125;
+
+/** How the Gram matrices of T vectors, of one group, are added up. */
+export const cutsFor = (T: number, depths: readonly [number, number]): readonly [Cut, Cut] =>
+  cutBoth(depths, Math.floor(allowedShare / (T * unitRoundoff)) - summing({ T, groups: 1 }));
 
 export interface Grams {
   /** [U·groups, T, T] */
   readonly gramA: Value;
   readonly gramB: Value;
   readonly groups: number;
-  /** Roundings that went into an entry of either. */
-  readonly depth: number;
-  /** [U] squared length of the input, infinite for the units whose input is not ordinary. */
-  readonly rawSquares: Value;
+  /** Roundings that went into an entry, those of both together. */
+  readonly roundings: number;
+  /** Products and sums that went into an entry, each of which may have lost something by underflow; by default `roundings`. */
+  readonly operations?: number;
+  /** [U] infinite for the units whose input was not ordinary and is not in `gramA`. */
+  readonly rawSquares?: Value;
 }
 
 /**
  * Σ_{s,t} A_{st}·B_{st} and a rigorous allowance for its rounding. An entry of a Gram matrix is wrong by at most
  * γ·‖a_s‖‖a_t‖, so the sum is wrong by at most γ·(Σ_s ‖a_s‖‖b_s‖)², and those lengths stand on the diagonals.
  */
-export function gramNorm(c: Context, { gramA, gramB, groups, depth, rawSquares }: Grams): NormParts {
+export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operations = roundings, rawSquares }: Grams): NormParts {
   const { b, units } = c;
   const T = b.shape(gramA)[1]!;
-  const bound = gramBound({ T, groups }, depth);
+  const bound = gramBound({ T, groups }, roundings);
   const squared = stagedSum(b, mul(b, gramA, gramB), units, [groups, ...split(T), ...split(T)]);
   // What products may have lost by underflow counts as if the diagonal were this much larger.
-  const floor = (depth * smallestNormal) / bound;
+  const floor = (operations * smallestNormal) / bound;
   const diagonal = (gram: Value) => b.op('Add', [
     slice(b, reshape(b, gram, [units * groups, T * T]), [1], [0], [T * T], [T + 1]), b.scalar(floor),
   ]);
   const lengths = b.op('Sqrt', [mul(b, diagonal(gramA), diagonal(gramB))]);
   const total = reduceSum(b, reshape(b, lengths, [units, groups * T]), [1]);
   const allowance = scale(b, mul(b, total, total), bound * 1.01);
-  // Adding 0·finite changes nothing; an input that was removed makes the allowance NaN, which drops the unit.
-  return { squared, allowance: b.op('Add', [allowance, scale(b, rawSquares, 0)]) };
+  // Adding 0·finite changes nothing; an input that was removed makes the allowance NaN, which drops the unit. One that
+  // was not removed shows on the diagonal, and the allowance with it.
+  return { squared, allowance: rawSquares === undefined ? allowance : b.op('Add', [allowance, scale(b, rawSquares, 0)]) };
 }
 

@@ -1,9 +1,10 @@
 import { type GraphBuilder, type Value, matmul, mul, reshape, scale } from '../ops/builder.ts';
 import { sizeOf } from '../tensor/tensor.ts';
 import type { Context, Contraction, NormParts, Use } from './contraction.ts';
-import { gramNorm } from './gram.ts';
+import { cutGram, operationsOf, roundingsOf } from './cut.ts';
+import { cutsFor, gramNorm } from './gram.ts';
 import { gamma, smallestNormal } from './rounding.ts';
-import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, squaresError, weigh, weightedSum } from './unit.ts';
+import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, squaresError, weighedProduct, weightedSum } from './unit.ts';
 
 /** Σ_t inputᵀ·outputGradient. */
 export function outer(c: Context, use: Use<'outer'>): Contraction {
@@ -22,21 +23,22 @@ export function outer(c: Context, use: Use<'outer'>): Contraction {
   const perExample = () => reshape(
     b, product(finiteOnly(c, raw), selected ? finiteOnly(c, gradient) : gradient), [units, ...parameterShape],
   );
+  const cuts = cutsFor(T, [d, p]);
+  const gramRoundings = roundingsOf(cuts[0]) + roundingsOf(cuts[1]);
   return {
-    size: { T, d, p, groups: 1, gramDepth: d, gramTerms: 1, unfolded: false },
+    size: { T, d, p, groups: 1, gramDepth: d, gramTerms: 1, gramRoundings, unfolded: false },
     ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient) : gramNorm(c, {
-      gramA: matmul(b, finiteOnly(c, raw), finiteOnly(c, raw), { transposeY: true }),
-      gramB: matmul(b, gradient, gradient, { transposeY: true }),
-      groups: 1, depth: d + p, rawSquares: markedSquares(c, raw),
+      gramA: cutGram(b, raw, cuts[0]), gramB: cutGram(b, gradient, cuts[1]),
+      groups: 1, roundings: gramRoundings, operations: operationsOf(cuts[0]) + operationsOf(cuts[1]),
     })),
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
     instantiated: () => instantiatedNorm(
       c, perExample(), scale(b, instantiationError(c, T, raw, gradient), Math.abs(alpha)),
     ),
-    product: (weights) => reshape(b, product(
-      reshape(b, finiteOnly(c, raw), [units * T, d]), reshape(b, weigh(c, gradient, weights), [units * T, p]),
-    ), parameterShape),
+    product: (weights) => weighedProduct(c, raw, gradient, weights, (x, y) => reshape(
+      b, product(reshape(b, x, [units * T, d]), reshape(b, y, [units * T, p])), parameterShape,
+    )),
   };
 }
 

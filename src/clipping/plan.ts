@@ -30,24 +30,31 @@ export interface Costs {
  */
 const operationsPerMove = 16;
 
+/**
+ * The same for writing where nothing was before: memory that the system hands out page by page, zeroed. Per-example
+ * gradients of a large layer are that, at every step.
+ */
+const operationsPerFreshWrite = 100;
+
 /** The complexity model: T positions, d inputs, p outputs (Bu et al. 2022, §3 and Table 2, with memory traffic). */
-export function costsOf({ T, d, p, groups, gramDepth, gramTerms, unfolded, picked }: ContractionSize): Costs {
+export function costsOf(size: ContractionSize): Costs {
+  const { T, d, p, groups, gramDepth, gramTerms, unfolded, picked, read = 0, gramProducts = T * T * (gramDepth + p) } = size;
   const gradient = (d / groups) * p;
   if (picked === true) {
     const rows = T * p * operationsPerMove;
     const table = gradient * operationsPerMove;
     return { ghost: 4 * rows, instantiate: 2 * (rows + table), product: 4 * rows, weighted: table };
   }
-  const formed = 2 * T * gradient;
+  const formed = 2 * (T - read) * gradient;
   const move = operationsPerMove;
   // A convolution's patches are written and read.
   const unfolding = unfolded ? 2 * T * d * move : 0;
   return {
     ghost: T === 1
       ? 2 * (d + p)
-      : 2 * T * T * (gramDepth + p) + groups * T * T * move * (4 + 2 * gramTerms),
+      : 2 * gramProducts + groups * T * T * move * (4 + 2 * gramTerms),
     // Written once, read for its norm.
-    instantiate: formed + unfolding + 2 * gradient * move,
+    instantiate: formed + unfolding + gradient * (operationsPerFreshWrite + move),
     // The weighed output gradient is written and read, by two operators.
     product: formed + unfolding + 4 * T * p * move,
     weighted: gradient * move,
@@ -81,8 +88,10 @@ export const ghostTakesLessSpace = ({ T, d, p, groups, picked }: ContractionSize
  * Whether the rounding allowance of the ghost norm could shrink ordinary gradients noticeably: for positions whose
  * gradients do not align, the allowance is about γ·T of the squared norm. The line is drawn at 1 % of the norm.
  */
-export function allowanceBites({ T, p, groups, gramDepth, gramTerms, picked }: ContractionSize): boolean {
-  return T > 1 && picked !== true && gramBound({ T, groups }, (gramDepth + p) / groups + gramTerms) * T > 0.02;
+export function allowanceBites(
+  { T, p, groups, gramDepth, gramTerms, gramRoundings = (gramDepth + p) / groups + gramTerms, picked }: ContractionSize,
+): boolean {
+  return T > 1 && picked !== true && gramBound({ T, groups }, gramRoundings) * T > 0.02;
 }
 
 /** Chooses norm and sum for one parameter's use. */

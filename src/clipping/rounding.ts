@@ -18,3 +18,6 @@ export const smallestNormal = 2 ** -126;
 
 /** Rows whose squared Euclidean length is not below this are dropped: their products could overflow. */
 export const largestSquare = 1e38;
+
+/** The largest number that float32 holds. */
+export const largestFloat = 3.4028234663852886e38;

@@ -1,11 +1,12 @@
 import { int } from '../graph/ir.ts';
-import { type Value, concat, matmul, reshape, scale, transpose } from '../ops/builder.ts';
+import { type Value, concat, reshape, scale, transpose } from '../ops/builder.ts';
 import type { Context, Contraction, Use, Weights } from './contraction.ts';
 import { gather, pickedRows } from './gather.ts';
-import { gramNorm } from './gram.ts';
+import { cutGram, operationsOf, roundingsOf } from './cut.ts';
+import { cutsFor, gramNorm } from './gram.ts';
 import { outer } from './outer.ts';
 import { gamma } from './rounding.ts';
-import { finiteOnly, instantiatedNorm, markedSquares, squares, sum, weightedSum } from './unit.ts';
+import { instantiatedNorm, squares, sum, weightedSum } from './unit.ts';
 
 /** Several uses of one parameter: the gradient is their sum, formed for each unit. */
 export function tied(c: Context, parts: readonly Contraction[]): Contraction {
@@ -43,13 +44,16 @@ export function tableAndProduct(c: Context, reads: Use<'gather'>, multiplies: Us
   const outputs = rows(scale(b, multiplies.outputGradient, multiplies.scale ?? 1));
   const [T, read] = [b.shape(input)[1]!, b.shape(indices)[1]!];
   const [d, p] = [b.shape(input)[2]!, b.shape(outputs)[2]!];
-  const gram = (x: Value) => matmul(b, x, x, { transposeY: true });
+  const [onTable, across] = multiplies.transposed ? [outputs, input] : [input, outputs];
+  const cuts = cutsFor(T + read, [b.shape(onTable)[2]!, b.shape(across)[2]!]);
+  const gramRoundings = roundingsOf(cuts[0]) + roundingsOf(cuts[1]);
   return {
     ...whole,
-    size: { T: T + read, d, p, groups: 1, gramDepth: d, gramTerms: 1, unfolded: false },
+    size: {
+      T: T + read, d, p, groups: 1, gramDepth: d, gramTerms: 1, gramRoundings, read, unfolded: false,
+      gramProducts: T ** 2 * cuts[0].depth + (T + read) ** 2 * cuts[1].depth,
+    },
     ghost: () => {
-      const kept = finiteOnly(c, input);
-      const [onTable, across] = multiplies.transposed ? [outputs, kept] : [kept, outputs];
       const at = b.op('Expand', [reshape(b, indices, [units, 1, read]), b.ints([units, T, read])]);
       const entries = b.op('GatherElements', [onTable, at], { axis: int(2) });
       const same = b.op('Cast', [
@@ -57,10 +61,10 @@ export function tableAndProduct(c: Context, reads: Use<'gather'>, multiplies: Us
       ], { to: int(1) });
       return gramNorm(c, {
         gramA: concat(b, [
-          concat(b, [gram(onTable), entries], 2), concat(b, [transpose(b, entries, [0, 2, 1]), same], 2),
+          concat(b, [cutGram(b, onTable, cuts[0]), entries], 2), concat(b, [transpose(b, entries, [0, 2, 1]), same], 2),
         ], 1),
-        gramB: gram(concat(b, [across, gradient], 1)),
-        groups: 1, depth: d + p, rawSquares: markedSquares(c, input),
+        gramB: cutGram(b, concat(b, [across, gradient], 1), cuts[1]),
+        groups: 1, roundings: gramRoundings, operations: operationsOf(cuts[0]) + operationsOf(cuts[1]),
       });
     },
   };

@@ -1,7 +1,8 @@
+import { float, int } from '../graph/ir.ts';
 import { type GraphBuilder, type Value, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, where } from '../ops/builder.ts';
 import { type Shape, sizeOf } from '../tensor/tensor.ts';
 import type { Context, NormParts, Weights } from './contraction.ts';
-import { gamma, largestSquare } from './rounding.ts';
+import { gamma, largestFloat, largestSquare } from './rounding.ts';
 
 /**
  * Squared length of each unit's part of x, [U], summed in two stages: a single sum of millions of squares in float32
@@ -61,6 +62,33 @@ export function weigh(c: Context, x: Value, weights: Weights | undefined): Value
   const flat = reshape(b, kept, [units, sizeOf(b.shape(x)) / units]);
   return reshape(b, mul(b, flat, reshape(b, weights.weights, [units, 1])), b.shape(x));
 }
+
+/**
+ * f(x, weight·y) where f is a sum of products over the units: the units that are dropped are selected away in both.
+ *
+ * ONNX Runtime's Where makes three passes over its operand, and its Gather copies at the speed of memory: a dropped unit
+ * is replaced by one that is kept, and weighs nothing. When none is kept, what comes out is 0·NaN or 0, and made 0.
+ */
+export function weighedProduct(
+  c: Context, x: Value, y: Value, weights: Weights | undefined, f: (x: Value, y: Value) => Value,
+): Value {
+  if (weights === undefined) return f(x, y);
+  const { b, units } = c;
+  const kept = keptUnits(b, weights.valid);
+  const replaced = (v: Value) => b.op('Gather', [reshape(b, v, [units, sizeOf(b.shape(v)) / units]), kept], { axis: int(0) });
+  const weighed = mul(b, replaced(y), reshape(b, weights.weights, [units, 1]));
+  return numberOrZero(b, f(reshape(b, replaced(x), b.shape(x)), reshape(b, weighed, b.shape(y))));
+}
+
+/** For each unit its own number where it is kept, else that of the first that is. */
+function keptUnits(b: GraphBuilder, valid: Value): Value {
+  const units = b.shape(valid)[0]!;
+  const first = b.op('ArgMax', [b.op('Cast', [valid], { to: int(1) })], { axis: int(0), keepdims: int(1) });
+  return where(b, valid, b.ints(Array.from({ length: units }, (_, i) => i)), first);
+}
+
+/** x with 0 in the place of NaN: a comparison with NaN fails. */
+const numberOrZero = (b: GraphBuilder, x: Value): Value => b.op('ThresholdedRelu', [x], { alpha: float(-largestFloat) });
 
 /**
  * weights · gradients, as one vector–matrix product. `finite` gradients need no selection: their operands were

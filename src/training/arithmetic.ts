@@ -5,12 +5,12 @@ type Sized = Pick<StepLayer, 'contraction' | 'plan'>;
 
 const gradientSize = ({ contraction: { d, p, groups } }: Sized): number => (d / groups) * p;
 /** Operations of one product: forward, input gradient or summed weight gradient, for one example. */
-const product = (layer: Sized): number => 2 * layer.contraction.T * gradientSize(layer);
+const product = (layer: Sized): number => 2 * (layer.contraction.T - (layer.contraction.read ?? 0)) * gradientSize(layer);
 
 /** Operations of a parameter's norm for one example. */
 export function normArithmetic(layer: Sized): number {
-  const { contraction: { T, d, p, groups, gramDepth }, plan: { norm } } = layer;
-  if (norm === 'ghost') return T === 1 ? 2 * (d + p) : 2 * T * T * (gramDepth + p + groups);
+  const { contraction: { T, d, p, groups, gramDepth, gramProducts = T * T * (gramDepth + p) }, plan: { norm } } = layer;
+  if (norm === 'ghost') return T === 1 ? 2 * (d + p) : 2 * (gramProducts + T * T * groups);
   return norm === 'instantiate' ? product(layer) + 2 * gradientSize(layer) : 0;
 }
 
