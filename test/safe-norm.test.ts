@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { contractionOf } from '../src/clipping/uses.ts';
+import { cutsFor } from '../src/clipping/gram.ts';
 import { clipWeights, defaultRho, safeNorm } from '../src/clipping/norm.ts';
 import { graphBuilder } from '../src/ops/builder.ts';
 import type { ParameterUse } from '../src/ops/operator.ts';
@@ -65,7 +66,7 @@ function exactNorms(a: Float32Array, bb: Float32Array, T: number, d: number, p: 
     for (let t = 0; t < T; t++) {
       for (let i = 0; i < d; i++) for (let j = 0; j < p; j++) g[i * p + j]! += a[(u * T + t) * d + i]! * bb[(u * T + t) * p + j]!;
     }
-    return Math.hypot(...g);
+    return Math.sqrt(g.reduce((sum, x) => sum + x * x, 0));
   });
 }
 
@@ -85,6 +86,21 @@ describe('w·‖true gradient‖ ≤ R(1+ρ) on adversarial operands', () => {
       );
       expectBound(weights, exactNorms(Float32Array.from(a), Float32Array.from(bb), T, d, p), threshold);
     }), { numRuns: 60 });
+  });
+
+  it('matrix products so deep that their Gram matrices are added up in pieces', async () => {
+    const sizes = fc.constantFrom<[number, number, number]>([300, 16, 640], [256, 752, 16], [600, 220, 220], [300, 16, 29 * 31]);
+    await fc.assert(fc.asyncProperty(adversary, sizes, async ({ seed, scaleA, scaleB, equal, cancel }, [T, d, p]) => {
+      expect(cutsFor(T, [d, p]).some(({ depth, width }) => width < depth)).toBe(true);
+      const random = testRandom(seed);
+      const a = positions(random, T, d, scaleA, equal, false);
+      const bb = positions(random, T, p, scaleB, cancel, true);
+      const weights = await clip(
+        (x, y) => ({ kind: 'outer', input: x, outputGradient: y, transposed: false }), [d, p],
+        a, [units, T, d], bb, [units, T, p], 'ghost', 1,
+      );
+      expectBound(weights, exactNorms(Float32Array.from(a), Float32Array.from(bb), T, d, p), 1);
+    }), { numRuns: 10 });
   });
 
   it.each<Method>(['ghost', 'instantiated'])('convolutions, %s', async (method) => {

@@ -1,7 +1,9 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { existsSync } from 'node:fs';
+import { env } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { GhostgradError } from '../errors.ts';
+import { allocatorSettings } from '../runtime/allocator.ts';
 import type { ChildReply, ChildRequest } from './child.ts';
 import type { BenchJob, JobFacts } from './workload.ts';
 
@@ -25,7 +27,9 @@ export async function startChild(job: BenchJob, onStart: (pid: number) => void =
   if (!existsSync(program)) {
     throw new GhostgradError({ what: 'the benchmark runs from the built package only', where: 'bench', expected: 'dist/', fix: 'npm run build' });
   }
-  const process = fork(program, { stdio: ['ignore', 'ignore', 'inherit', 'ipc'] });
+  const process = fork(program, {
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'], env: { ...env, ...allocatorSettings },
+  });
   const pid = process.pid!;
   onStart(pid);
   const ask = asker(process);
