@@ -1,45 +1,58 @@
 #!/usr/bin/env python3
-"""Times one training step (forward, loss, backward) of a bench model in PyTorch, without privacy.
+"""Times one training step (forward, loss, backward) of a bench model in PyTorch.
 
 Answers one line of JSON for each line on standard input, so that another program can alternate with it:
-    pytorch.py MODEL BATCH THREADS LAYOUT      (LAYOUT: nchw or channels-last)
-Memory is the highest resident set during a step, less what was resident before the first.
+    pytorch.py MODEL BATCH [--threads 2] [--layout nchw|channels-last] [--sequence 128] [--trainer plain|opacus|fastDP]
+`plain` trains without privacy. Opacus and fastDP clip (their step is part of what is timed); they have to be installed.
+Memory is the highest resident set during a step, less what was resident before.
 """
+import argparse
 import json
 import sys
 import time
 
 import torch
-from torch import nn
+
+from pytorch_models import MODELS, workload
 
 
-def vgg(stages):
-    layers, channels = [], 3
-    for convolutions, width in zip(stages, (64, 128, 256, 512, 512)):
-        for _ in range(convolutions):
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
-            channels = width
-        layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 10)), (3, 32, 32)
+def plain(model, x, loss):
+    def step():
+        for p in model.parameters():
+            p.grad = None
+        loss(model(x)).backward()
+    return step
 
 
-def cnn_tanh():
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, padding=2), nn.Tanh(), nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, 2), nn.Tanh(), nn.MaxPool2d(2, 1),
-        nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10)), (1, 28, 28)
+def opacus(model, x, loss):
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+    model = GradSampleModule(model)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimizer = DPOptimizer(sgd, noise_multiplier=0.0, max_grad_norm=1.0, expected_batch_size=len(x))
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss(model(x)).backward()
+        optimizer.step()
+    return step
 
 
-def mlp():
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(),
-                         nn.Linear(256, 10)), (1, 28, 28)
+def fast_dp(model, x, loss):
+    from fastDP import PrivacyEngine
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    engine = PrivacyEngine(model, batch_size=len(x), sample_size=50000, epochs=1, target_epsilon=8,
+                           clipping_mode='MixOpt', clipping_style='all-layer')
+    engine.attach(optimizer)
+
+    def step():
+        optimizer.zero_grad()
+        loss(model(x)).backward()
+        optimizer.step()
+    return step
 
 
-MODELS = {
-    'vgg11': lambda: vgg((1, 1, 2, 2, 2)), 'vgg13': lambda: vgg((2, 2, 2, 2, 2)),
-    'vgg16': lambda: vgg((2, 2, 3, 3, 3)), 'vgg19': lambda: vgg((2, 2, 4, 4, 4)),
-    'cnn-tanh': cnn_tanh, 'mlp': mlp,
-}
+TRAINERS = {'plain': plain, 'opacus': opacus, 'fastDP': fast_dp}
 
 
 def resident(field):
@@ -47,26 +60,43 @@ def resident(field):
         return next(int(line.split()[1]) for line in status if line.startswith(field)) / 1024
 
 
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('model', choices=MODELS)
+    parser.add_argument('batch', type=int)
+    parser.add_argument('--threads', type=int, default=2)
+    parser.add_argument('--layout', choices=['nchw', 'channels-last'], default='nchw')
+    parser.add_argument('--sequence', type=int, default=128)
+    parser.add_argument('--trainer', choices=TRAINERS, default='plain')
+    return parser.parse_args()
+
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+
 def main():
-    name, batch, threads, layout = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    torch.set_num_threads(threads)
+    given = arguments()
+    torch.set_num_threads(given.threads)
     torch.manual_seed(1)
-    model, shape = MODELS[name]()
-    x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
-    if layout == 'channels-last':
+    model, x, loss = workload(given.model, given.batch, given.sequence)
+    if given.layout == 'channels-last':
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    loss = nn.CrossEntropyLoss()
-    print(json.dumps({'ready': True, 'version': torch.__version__, 'threads': torch.get_num_threads()}), flush=True)
+    parameters = sum(p.numel() for p in model.parameters())
+    try:
+        step = TRAINERS[given.trainer](model, x, loss)
+    except Exception as error:  # not installed, or a layer that it does not take: said to whoever asked
+        say(failed=f'{given.trainer}: {error}')
+        return
+    say(ready=True, version=torch.__version__, threads=torch.get_num_threads(), parameters=parameters)
     for _ in sys.stdin:
         with open('/proc/self/clear_refs', 'w') as refs:
             refs.write('5')
         before = resident('VmRSS')
         start = time.perf_counter()
-        for p in model.parameters():
-            p.grad = None
-        loss(model(x), y).backward()
+        step()
         ms = (time.perf_counter() - start) * 1000
-        print(json.dumps({'ms': ms, 'peakMiB': resident('VmHWM') - before}), flush=True)
+        say(ms=ms, peakMiB=resident('VmHWM') - before)
 
 
 main()
