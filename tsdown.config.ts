@@ -1,6 +1,6 @@
 import { defineConfig } from 'tsdown';
 
-/** What package.json exports, and the programs: the command line, a thread and a process that are started by path. */
+/** What package.json exports, and the programs: the command line, threads and a process that are started by path. */
 const exported = [
   'index',
   'tensor/index',
@@ -12,7 +12,7 @@ const exported = [
   'models/index',
   'data/index',
 ];
-const programs = ['cli/main', 'bench/child', 'bench/process', 'bench/statistics', 'runtime/worker'];
+const programs = ['cli/main', 'bench/child', 'bench/process', 'bench/statistics', 'runtime/worker', 'random/noise-worker'];
 
 export default defineConfig({
   entry: [...exported.map((name) => `src/${name}.ts`), ...programs.map((name) => `src/${name}.{ts,js}`)],

@@ -6,6 +6,8 @@ export default defineConfig({
     testTimeout: 300_000,
     hookTimeout: 60_000,
     pool: 'forks',
+    // Threads that the sources start inherit it.
+    execArgv: ['--import', new URL('./test/support/typescript-loader.mjs', import.meta.url).href],
     maxWorkers: 2,
   },
 });

@@ -1,6 +1,9 @@
 import { GhostgradError } from '../errors.ts';
 import type { StepKeys } from '../random/ratchet.ts';
 import { addGaussian } from '../random/gaussian.ts';
+import { type NoiseTarget, addNoise } from '../random/noise.ts';
+import type { NoiseThreads } from '../random/noise-threads.ts';
+import type { Stream } from '../random/stream.ts';
 import { noiseDeviations } from './allocation.ts';
 import { type Group, type Groups, groupsOf, parametersOf, samePartition } from './groups.ts';
 import { type PrivacyPlan, assertPlan } from './plan.ts';
@@ -78,8 +81,8 @@ const misfit = (where: string, expected: string, found?: string): GhostgradError
   new GhostgradError({ what: 'the clipped sum does not match its groups', where, found, expected });
 
 /**
- * Adds the plan's noise to `sum`, once, and divides by the plan's public normaliser: the only constructor of
- * {@link Privatised}. Every coordinate of group k gets independent N(0, deviation_k²) from a stream of its own for each
+ * Adds the plan's noise to `sum`, once, and divides by the plan's public normaliser: with
+ * {@link privatiseInParallel} the only constructor of {@link Privatised}. Every coordinate of group k gets independent N(0, deviation_k²) from streams of their own for each
  * parameter, deviation_k following from the plan and the sum's own thresholds ({@link noiseDeviations}); every count
  * N(0, σ_b²) in float64, from a stream that is no parameter's. Consumes `sum` and the step's noise key, so that neither
  * one sum can be noised twice nor one noise be added to two sums. The sum's arrays are overwritten; float32 ones become
@@ -89,6 +92,39 @@ const misfit = (where: string, expected: string, found?: string): GhostgradError
  * when seeded keys meet a plan that claims secret ones, or when a value is not finite.
  */
 export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Privatised {
+  const taken = take(sum, plan, keys);
+  keys.noise.use((streamOf) => {
+    addNoise(taken.targets, 1 / plan.normaliser, streamOf);
+    addCountNoise(taken, plan, streamOf);
+  });
+  return seal(taken, plan, keys);
+}
+
+/**
+ * {@link privatise} on several threads, to the very same result; for sums whose arrays lie in shared memory.
+ *
+ * Rejects as {@link privatise} throws, and when a thread fails: the sum and the key are then used up.
+ */
+export async function privatiseInParallel(
+  sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys, threads: Pick<NoiseThreads, 'addNoise'>,
+): Promise<Privatised> {
+  const taken = take(sum, plan, keys);
+  await keys.noise.use((streamOf, keyOf) => {
+    addCountNoise(taken, plan, streamOf);
+    return threads.addNoise(taken.targets, 1 / plan.normaliser, keyOf);
+  });
+  return seal(taken, plan, keys);
+}
+
+/** A clipped sum out of its seal, about to be noised. */
+interface Taken {
+  readonly groups: Groups;
+  readonly targets: readonly (NoiseTarget & { readonly parameter: string })[];
+  readonly counts: Float64Array | null;
+}
+
+/** Breaks the seal of `sum`, for good; only once all is checked. */
+function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
   assertPlan(plan);
   const sealed = contents.get(sum);
   if (sealed === undefined) {
@@ -99,7 +135,6 @@ export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): P
   }
   const { sums, counts } = sealed;
   const { groups } = sum;
-  const { adaptive, normaliser } = plan;
   assertBounded(sum, plan);
   assertCounted(counts, plan);
   if (keys.seeded !== plan.seeded) {
@@ -111,16 +146,20 @@ export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): P
   contents.delete(sum);
   const deviations = noiseDeviations(groups, plan);
   const deviationOf = new Map(groups.flatMap(({ parameters }, k) => parameters.map((name) => [name, deviations[k]!])));
-  keys.noise.use((streamOf) => {
-    for (const [name, values] of sums)
-      addGaussian(values, deviationOf.get(name) ?? NaN, streamOf(`noise:${name}`), 1 / normaliser);
-    if (counts !== null && adaptive !== null) addGaussian(counts, adaptive.countDeviation, streamOf('counts'));
-  });
-  const gradients: ReadonlyMap<string, Float32Array> = new Map(
-    [...sums].map(([name, values]) => [name, values instanceof Float32Array ? values : Float32Array.from(values)]),
-  );
+  const targets = [...sums].map(([parameter, values]) =>
+    ({ parameter, label: `noise:${parameter}`, values, deviation: deviationOf.get(parameter) ?? NaN }));
+  return { groups, targets, counts };
+}
+
+function addCountNoise({ counts }: Taken, { adaptive }: PrivacyPlan, streamOf: (label: string) => Stream): void {
+  if (counts !== null && adaptive !== null) addGaussian(counts, adaptive.countDeviation, streamOf('counts'));
+}
+
+function seal({ groups, targets, counts }: Taken, { normaliser }: PrivacyPlan, { step }: StepKeys): Privatised {
+  const gradients: ReadonlyMap<string, Float32Array> = new Map(targets.map(({ parameter, values }) =>
+    [parameter, values instanceof Float32Array ? values : Float32Array.from(values)]));
   const fractions = counts && Object.freeze(Array.from(counts, (count) => fractionWithin(count, normaliser)));
-  const result = Object.freeze({ step: keys.step, gradients, groups, fractions }) as Privatised;
+  const result = Object.freeze({ step, gradients, groups, fractions }) as Privatised;
   genuine.add(result);
   return result;
 }

@@ -1,6 +1,6 @@
 import { hkdfSync, randomFillSync } from 'node:crypto';
 import { GhostgradError } from '../errors.ts';
-import { type Stream, stream } from './stream.ts';
+import { type Stream, stream, streamKey } from './stream.ts';
 
 /**
  * A forward-secure source of step keys. The key of step t makes that step's sampling and noise keys and, by a
@@ -37,10 +37,13 @@ export interface StepKeys {
 export interface OneTimeKey {
   readonly used: boolean;
   /**
-   * Calls `f` with a function that makes the key's streams, and erases the key when `f` returns.
+   * Calls `f` with a function that makes the key's streams, and one that makes the streams' own keys for other threads
+   * to draw from (whoever takes them erases them); erases the key when `f` returns.
    * Throws GhostgradError when the key was used before.
    */
-  use<T>(f: (streamOf: (label: string, index?: number) => Stream) => T): T;
+  use<T>(
+    f: (streamOf: (label: string, index?: number) => Stream, keyOf: (label: string, index?: number) => Uint8Array) => T,
+  ): T;
 }
 
 const version = 1;
@@ -139,7 +142,7 @@ function oneTimeKey(key: Uint8Array, purpose: string, step: number): OneTimeKey 
       }
       used = true;
       try {
-        return f((label, index) => stream(key, label, index));
+        return f((label, index) => stream(key, label, index), (label, index) => streamKey(key, label, index));
       } finally {
         key.fill(0);
       }

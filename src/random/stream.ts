@@ -21,27 +21,44 @@ export interface Stream {
   preciseUniform(): number;
 }
 
+/** Length of a stream's key. */
+export const keyBytes = 32;
+
 const firstBlockBytes = 512;
 const largestBlockBytes = 1 << 16;
 const zeros = new Uint8Array(largestBlockBytes);
 
 /**
- * The stream of (key, label, index). Its own 32-byte key is HKDF-SHA256 of `key` with an unambiguous encoding
- * of label and index; `key` is only read.
+ * The stream of (key, label, index): the {@link keystream} of its {@link streamKey}.
  *
  * @param key secret of 32 bytes
  * @param label what the numbers are for, e.g. `noise:conv1.weight`
  * @param index tells apart streams of one label; a whole number below 2^53
  */
 export function stream(key: Uint8Array, label: string, index = 0): Stream {
-  if (key.length !== 32) throw new RangeError(`a stream needs a key of 32 bytes, found ${key.length}`);
+  const own = streamKey(key, label, index);
+  try {
+    return keystream(own);
+  } finally {
+    own.fill(0);
+  }
+}
+
+/**
+ * The 32-byte key of the stream of (key, label, index): HKDF-SHA256 of `key` with an unambiguous encoding of label and
+ * index. `key` is only read; the result is as secret as the stream, and the caller's to erase.
+ */
+export function streamKey(key: Uint8Array, label: string, index = 0): Uint8Array {
+  if (key.length !== keyBytes) throw new RangeError(`a stream needs a key of ${keyBytes} bytes, found ${key.length}`);
   if (!Number.isSafeInteger(index) || index < 0)
     throw new RangeError(`a stream's index is a whole number, found ${index}`);
-  const own = new Uint8Array(
-    hkdfSync('sha256', key, new Uint8Array(0), JSON.stringify(['ghostgrad/stream/1', label, index]), 32),
-  );
-  const cipher = createCipheriv('aes-256-ctr', own, new Uint8Array(16));
-  own.fill(0);
+  const info = JSON.stringify(['ghostgrad/stream/1', label, index]);
+  return new Uint8Array(hkdfSync('sha256', key, new Uint8Array(0), info, keyBytes));
+}
+
+/** The stream of a key of its own, as {@link streamKey} makes them. `key` is only read, and not needed any more. */
+export function keystream(key: Uint8Array): Stream {
+  const cipher = createCipheriv('aes-256-ctr', key, new Uint8Array(16));
 
   let block = new Uint32Array(0);
   let position = 0;
