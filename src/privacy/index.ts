@@ -29,6 +29,6 @@ export {
   privacyPlan,
 } from './plan.ts';
 export { type AdaptiveThresholds } from './quantiles.ts';
-export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise } from './sum.ts';
+export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';
 export { type Certificate, type CertificateOptions, certificate, certificateSchema } from './certificate.ts';
 export { nextGroups } from './thresholds.ts';

@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../errors.ts';
+import { noiseThreads } from '../random/noise-threads.ts';
 import { restoreRatchet } from '../random/ratchet.ts';
 import { type Groups, flatGroup, groupsOf } from './groups.ts';
 import { type PrivacyPlan, type PrivacyPlanOptions, privacyPlan } from './plan.ts';
-import { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise } from './sum.ts';
+import { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';
 
 const flat = (size: number): Groups => flatGroup(['w', 'b'], 0.5, size);
 const groups = flat(4);
@@ -137,6 +138,36 @@ describe('privatise', () => {
     const keys = plan.startRatchet().advance();
     expect(() => privatise(sum, plan, keys)).toThrow('not finite');
     expect(() => privatise(sum, plan, plan.startRatchet().advance())).toThrow('noised twice');
+    expect(keys.noise.used).toBe(true);
+  });
+});
+
+describe('privatiseInParallel', () => {
+  const shared = (values: readonly number[]): Float32Array => {
+    const array = new Float32Array(new SharedArrayBuffer(4 * values.length));
+    array.set(values);
+    return array;
+  };
+  const summed = (plan: PrivacyPlan) =>
+    clippedSum(new Map([['w', shared([1, 2, 3])], ['b', shared([4])]]), plan.groups, plan.rho);
+
+  it('comes to what one thread comes to', async () => {
+    const plan = planOf({ groups: flat(4) });
+    const threads = noiseThreads(2);
+    const found = await privatiseInParallel(summed(plan), plan, plan.startRatchet().advance(), threads);
+    await threads.close();
+    const expected = privatise(summed(plan), plan, plan.startRatchet().advance());
+    for (const name of ['w', 'b']) expect([...values(found, name)]).toEqual([...values(expected, name)]);
+    expect(() => assertPrivatised(found)).not.toThrow();
+  });
+
+  it('uses up sum and key when a thread fails, and gives no result', async () => {
+    const plan = planOf({ groups: flat(4) });
+    const ratchet = plan.startRatchet();
+    const [sum, keys] = [summed(plan), ratchet.advance()];
+    const failing = { addNoise: () => Promise.reject(new Error('injected')) };
+    await expect(privatiseInParallel(sum, plan, keys, failing)).rejects.toThrow('injected');
+    expect(() => privatise(sum, plan, ratchet.advance())).toThrow('noised twice');
     expect(keys.noise.used).toBe(true);
   });
 });

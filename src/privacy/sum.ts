@@ -81,12 +81,12 @@ const misfit = (where: string, expected: string, found?: string): GhostgradError
   new GhostgradError({ what: 'the clipped sum does not match its groups', where, found, expected });
 
 /**
- * Adds the plan's noise to `sum`, once, and divides by the plan's public normaliser: with
- * {@link privatiseInParallel} the only constructor of {@link Privatised}. Every coordinate of group k gets independent N(0, deviation_k²) from streams of their own for each
- * parameter, deviation_k following from the plan and the sum's own thresholds ({@link noiseDeviations}); every count
- * N(0, σ_b²) in float64, from a stream that is no parameter's. Consumes `sum` and the step's noise key, so that neither
- * one sum can be noised twice nor one noise be added to two sums. The sum's arrays are overwritten; float32 ones become
- * the result.
+ * Adds the plan's noise to `sum`, once, and divides by the plan's public normaliser: with {@link privatiseInParallel}
+ * the only constructor of {@link Privatised}. Every coordinate of group k gets independent N(0, deviation_k²) from streams
+ * that are its parameter's own, deviation_k following from the plan and the sum's own thresholds ({@link noiseDeviations});
+ * every count N(0, σ_b²) in float64, from a stream that is no parameter's. Consumes `sum` and the step's noise key, so that
+ * neither one sum can be noised twice nor one noise be added to two sums. The sum's arrays are overwritten; float32 ones
+ * become the result.
  *
  * Throws GhostgradError when the sum's groups, bound or counts are not the plan's, when it or the key was used before,
  * when seeded keys meet a plan that claims secret ones, or when a value is not finite.

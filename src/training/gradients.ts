@@ -1,9 +1,11 @@
 import type { Dataset } from '../data/index.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
-import { type PrivacyPlan, clippedSum, privatise } from '../privacy/index.ts';
+import { type PrivacyPlan, clippedSum, privatise, privatiseInParallel } from '../privacy/index.ts';
 import { type Ledger, digestOf } from '../privacy/ledger.ts';
+import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
 import { poissonSample } from '../random/poisson.ts';
 import { ratchet } from '../random/ratchet.ts';
+import { defaultThreads } from '../runtime/threads.ts';
 import { batchSource } from './examples.ts';
 import type { Parameters, StepProgram, StepResult } from './step.ts';
 
@@ -16,7 +18,7 @@ export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' |
 export interface GradientSource {
   next(parameters: Parameters): Promise<GradientStep>;
   /** Erases the key that further steps would come from. */
-  close(): void;
+  close(): Promise<void>;
 }
 
 /**
@@ -28,11 +30,14 @@ export function privateGradients({
   program,
   data,
   ledger,
+  threads = noiseThreads(defaultThreads()),
 }: {
   readonly plan: PrivacyPlan;
   readonly program: StepProgram;
   readonly data: Dataset;
   readonly ledger?: Ledger | undefined;
+  /** Add the noise of large sums, while the engine rests; by default one for each core. */
+  readonly threads?: NoiseThreads | undefined;
 }): GradientSource {
   const keys = plan.startRatchet();
   return {
@@ -40,11 +45,16 @@ export function privateGradients({
       const stepKeys = keys.advance();
       const rows = plan.draw(stepKeys, data.size);
       const { sums, ...seen } = await program.run(current, batchSource(data, rows), plan.clippingNorm);
-      const gradient = privatise(clippedSum(sums, plan.groups, program.rho), plan, stepKeys);
+      const clipped = clippedSum(sums, plan.groups, program.rho);
+      const gradient = program.sharesSums
+        ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
       await ledger?.charge(gradient.step, plan.event, digestOf(gradient));
       return { ...seen, gradient };
     },
-    close: () => keys.erase(),
+    close: async () => {
+      keys.erase();
+      await threads.close();
+    },
   };
 }
 
@@ -67,9 +77,9 @@ export function plainGradients({
     next: async (current) => {
       const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
       const { sums, ...seen } = await program.run(current, batchSource(data, rows), Infinity);
-      const means = new Map([...sums].map(([name, sum]) => [name, Float32Array.from(sum, (x) => x / batchSize)]));
-      return { ...seen, gradient: plainGradient(means) };
+      for (const sum of sums.values()) for (let i = 0; i < sum.length; i++) sum[i]! /= batchSize;
+      return { ...seen, gradient: plainGradient(sums) };
     },
-    close: () => keys.erase(),
+    close: async () => keys.erase(),
   };
 }

@@ -49,6 +49,8 @@ export interface StepProgram {
   readonly microBatch: number;
   /** Micro-batches that are computed side by side. */
   readonly lanes: number;
+  /** Whether its sums lie in shared memory, as large ones do, where all cores can add noise to them. */
+  readonly sharesSums: boolean;
   readonly rho: number;
   readonly layers: readonly StepLayer[];
   /** Runs one logical batch. The parameters' buffers move to the engine meanwhile; use those of the result after. */
@@ -62,7 +64,7 @@ export const defaultMicroBatch = 64;
 /** Models up to this many trainable numbers are computed by several single-threaded lanes side by side. */
 const largestForLanes = 2_000_000;
 
-/** Sums of at least this many numbers lie in shared memory, where all cores can add noise to them. */
+/** Sums of at least this many numbers lie in shared memory. */
 const largeSum = 1 << 19;
 
 /** What a remainder is computed in: parts of this size, so that padding wastes little. */
@@ -80,7 +82,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const threads = settings.threads ?? defaultThreads();
   const small = remainderOf(microBatch);
   const isPrivate = settings.mode !== 'non-private';
-  const size = trainableSize(analysis);
+  const sharesSums = trainableSize(analysis) >= largeSum;
   const lanes = lanesFor(analysis, threads);
 
   const stepOf = (units: number): StepGraph =>
@@ -95,10 +97,10 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   })));
 
   return {
-    parameters: names, microBatch, lanes, rho, layers: full.layers,
+    parameters: names, microBatch, lanes, sharesSums, rho, layers: full.layers,
     run: async (parameters, batch, threshold) => {
       const queue = partsOf(batch, cut(batch.size, microBatch, small));
-      const sums = accumulator(shapes, { shared: size >= largeSum });
+      const sums = accumulator(shapes, { shared: sharesSums });
       const losses = new Float32Array(batch.size);
       const norms = new Float32Array(isPrivate ? batch.size : 0);
       const added = Array.from({ length: queue.length }, signal);

@@ -188,7 +188,7 @@ export async function prepare(
   async function release(): Promise<void> {
     if (!open) return;
     open = false;
-    gradients.close();
+    await gradients.close();
     await program.release();
     await ledger?.close();
     folder?.metrics.close();
