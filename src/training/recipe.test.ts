@@ -196,7 +196,6 @@ describe('resolveRecipe', () => {
     ['clipping.allocation', 'weighted'],
     ['performance.mode', 'per-layer'],
     ['performance.optimizeFor', 'memory'],
-    ['performance.memoryMiB', 512],
   ])('knows that %s: %j is not available yet', (path, value) => {
     const parts = refusal({ [path]: value });
     expect(parts).toMatchObject({ what: 'not available yet', where: `r.yaml: ${path}` });

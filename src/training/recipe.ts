@@ -68,7 +68,7 @@ const trainingSchema = z.strictObject({
 const performanceSchema = z.strictObject({
   mode: z.enum(modes).default('book-keeping'),
   optimizeFor: z.enum(['time']).default('time'),
-  memoryMiB: z.enum(['auto']).default('auto'),
+  memoryMiB: z.union([z.literal('auto'), z.number().positive()]).default('auto'),
   microBatch: z.union([z.literal('auto'), count]).default('auto'),
   threads: z.union([z.literal('auto'), count]).default('auto'),
 });
@@ -258,7 +258,6 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['clipping.allocation', is('equal-budget', 'weighted', 'minimal'), 'global'],
   ['performance.mode', is('per-layer'), modes.join(', ')],
   ['performance.optimizeFor', is('memory'), 'time'],
-  ['performance.memoryMiB', (value) => typeof value === 'number', 'auto'],
 ];
 
 function refuseLater(raw: Mapping, file: string): void {

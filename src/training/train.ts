@@ -6,17 +6,18 @@ import { type Certificate, type PrivacyPlan, certificate, flatGroup, privacyPlan
 import { type Ledger, createLedger } from '../privacy/ledger.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
-import { analyse, requireTrainable } from './compile.ts';
+import { type Analysis, analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
 import { plainGradients, privateGradients } from './gradients.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
 import type { PublicMetrics, UncoveredMetrics } from './metrics.ts';
+import { type MicroBatchChoice, fastestStep } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
 import { type RunFolder, checkOutput, createRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
-import { type Parameters, compileStep, defaultMicroBatch } from './step.ts';
+import { type Parameters, type StepSettings, compileStep, defaultMicroBatch } from './step.ts';
 
 export interface PrepareOptions {
   /** What messages call the recipe, e.g. its path. */
@@ -49,6 +50,8 @@ export interface TrainResult {
   /** Expected, as in the recipe. */
   readonly batchSize: number;
   readonly datasetSize: number;
+  /** Examples computed at once. */
+  readonly microBatch: number;
   /** On the test data; null when the recipe names none. */
   readonly test: Evaluation | null;
   /** From the call of {@link prepare} to the end of the evaluation. */
@@ -62,6 +65,8 @@ export interface Run {
   /** Null when the recipe says `privacy: none`. */
   readonly plan: PrivacyPlan | null;
   readonly plannedSteps: number;
+  /** Examples computed at once, and why so many. */
+  readonly microBatch: { readonly size: number; readonly reason: string };
   /** Takes the remaining steps, one an iteration, until `signal` aborts; a step that has begun is finished. */
   steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined>;
   /** The model with the parameters as they are now. */
@@ -122,20 +127,15 @@ export async function prepare(
           ),
         });
 
-  const microBatch =
-    recipe.performance.microBatch === 'auto'
-      ? Math.min(defaultMicroBatch, Math.ceil(batchSize))
-      : recipe.performance.microBatch;
-  const program = await compileStep(analysis, {
+  const { program, reason } = await compiled(analysis, recipe, {
     mode: recipe.performance.mode,
-    microBatch,
     threads,
     engine,
     clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma },
-  });
+  }, { batchSize, steps: plannedSteps });
   const optimizer = buildOptimizer(recipe.training.optimizer);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
-  const { folder, ledger } = await openFolder(recipe, plan).catch(async (error: unknown) => {
+  const { folder, ledger } = await openFolder(withMicroBatch(recipe, program.microBatch), plan).catch(async (error: unknown) => {
     await program.release();
     throw error;
   });
@@ -216,6 +216,7 @@ export async function prepare(
       sampleRate: batchSize / datasetSize,
       batchSize,
       datasetSize,
+      microBatch: program.microBatch,
       test,
       seconds: (performance.now() - started) / 1000,
       peakRssMiB: process.resourceUsage().maxRSS / 1024,
@@ -224,7 +225,9 @@ export async function prepare(
     return result;
   }
 
-  return { recipe, plan, plannedSteps, steps, model: currentModel, certificate: currentCertificate, finish, release };
+  return {
+    recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, steps, model: currentModel, certificate: currentCertificate, finish, release,
+  };
 }
 
 export interface TrainOptions extends PrepareOptions {
@@ -257,6 +260,24 @@ async function openFolder(
   const folder = createRunFolder(recipe.output, recipe);
   return plan === null ? { folder } : { folder, ledger: await createLedger(folder.ledgerPath) };
 }
+
+/** The step at the physical batch size of the recipe. */
+async function compiled(
+  analysis: Analysis, { training: { seed }, privacy, performance: { microBatch, memoryMiB } }: Recipe,
+  settings: Omit<StepSettings, 'microBatch'>, { batchSize, steps }: { readonly batchSize: number; readonly steps: number },
+): Promise<MicroBatchChoice> {
+  const at = async (size: number, reason: string): Promise<MicroBatchChoice> =>
+    ({ program: await compileStep(analysis, { ...settings, microBatch: size }), reason });
+  if (microBatch !== 'auto') return at(microBatch, 'as the recipe says');
+  // The size shows in the last bits of a sum, and what is measured is never quite the same again.
+  if (seed !== undefined) return at(Math.min(defaultMicroBatch, Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
+  // A Poisson draw is of the expected size, give or take its root.
+  const isFixed = privacy !== 'none' && privacy.sampling === 'full-batch';
+  return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, memoryMiB });
+}
+
+const withMicroBatch = (recipe: Recipe, microBatch: number): Recipe =>
+  ({ ...recipe, performance: { ...recipe.performance, microBatch } });
 
 const tooLarge = (batchSize: number, datasetSize: number): GhostgradError =>
   new GhostgradError({

@@ -146,6 +146,7 @@ async function withProgress(
         io.stderr.write(`${coloursFor(io.stderr, io.env).yellow('warning:')} ${warning}\n`),
       );
       io.stderr.write(`${startLine(started)}\n`);
+      io.stderr.write(`${started.microBatch.size} examples at once (${started.microBatch.reason})\n`);
     },
     onStep: ({ step, steps, epsilon, uncovered }) => {
       const planned = run?.plan?.epsilon;

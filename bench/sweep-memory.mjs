@@ -1,0 +1,77 @@
+// What a step does outside of its graph, for parameter vectors of the sizes given: adding up two micro-batches, noise,
+// digest and update; with float64 sums on one thread, and as the loop does it.
+//
+//   npm run build && node bench/sweep-memory.mjs 10e6 110e6
+import { availableParallelism } from 'node:os';
+import { buildOptimizer } from '../dist/optimizers/index.js';
+import { clippedSum, flatGroup, privacyPlan, privatise, privatiseInParallel } from '../dist/privacy/index.js';
+import { digestOf } from '../dist/privacy/ledger.js';
+import { noiseThreads } from '../dist/random/noise-threads.js';
+import { stepNames } from '../dist/clipping/step-graph.js';
+import { accumulator } from '../dist/training/accumulate.js';
+
+const arrays = 16;
+const repeats = 3;
+const names = Array.from({ length: arrays }, (_, i) => `w${i}`);
+const mib = (bytes) => Math.round(bytes / 2 ** 20);
+
+for (const size of process.argv.slice(2).map(Number)) {
+  const each = Math.floor(size / arrays);
+  const total = each * arrays;
+  const plan = privacyPlan({
+    datasetSize: 1000, batchSize: 10, steps: 1e6, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(names, 1, total),
+  });
+  const ratchet = plan.startRatchet();
+  const tensors = () => new Map(names.map((name) => [name, { dtype: 'float32', shape: [each], data: new Float32Array(each) }]));
+  const part = Object.fromEntries([...tensors()].map(([name, t]) => [stepNames.sum(name), t]));
+  const optimizer = buildOptimizer({ name: 'sgd', learningRate: 0.1, momentum: 0.9 });
+  const parameters = tensors();
+  let state = optimizer.init(parameters);
+  const threads = noiseThreads(availableParallelism());
+
+  const before = {
+    add: () => {
+      const sums = new Map(names.map((name) => [name, Float64Array.from(part[stepNames.sum(name)].data)]));
+      for (const [name, sum] of sums) {
+        const { data } = part[stepNames.sum(name)];
+        for (let i = 0; i < sum.length; i++) sum[i] += data[i];
+      }
+      return sums;
+    },
+    noise: (sums) => privatise(clippedSum(sums, plan.groups, plan.rho), plan, ratchet.advance()),
+  };
+  const now = {
+    add: () => {
+      const sums = accumulator(new Map(names.map((name) => [name, [each]])), { shared: true });
+      sums.add(part);
+      sums.add(part);
+      return sums.result();
+    },
+    noise: (sums) => privatiseInParallel(clippedSum(sums, plan.groups, plan.rho), plan, ratchet.advance(), threads),
+  };
+  for (const [name, way] of Object.entries({ 'float64, one thread': before, 'as the loop does it': now })) {
+    let best;
+    for (let i = 0; i <= repeats; i++) {
+      globalThis.gc?.();
+      const marks = [performance.now()];
+      const sums = way.add();
+      marks.push(performance.now());
+      const gradient = await way.noise(sums);
+      marks.push(performance.now());
+      digestOf(gradient);
+      marks.push(performance.now());
+      state = optimizer.update(parameters, gradient, state, 0.1);
+      marks.push(performance.now());
+      const ms = marks.slice(1).map((mark, k) => mark - marks[k]);
+      // The first round starts threads and warms up.
+      if (i > 0 && (best === undefined || ms.reduce((a, b) => a + b) < best.reduce((a, b) => a + b))) best = ms;
+    }
+    const [add, noise, digest, update] = best.map(Math.round);
+    console.log(JSON.stringify({
+      numbers: total, way: name, add, noise, digest, update, ms: add + noise + digest + update,
+      gaussiansPerSecond: Number((total / best[1] / 1e3).toFixed(1)) * 1e6,
+      sumsMiB: mib(total * (way === before ? 8 + 4 : 4 + 2)),
+    }));
+  }
+  await threads.close();
+}

@@ -1,0 +1,212 @@
+import { proofBatchSizes } from '../autodiff/batch-independence.ts';
+import type { Feeds } from '../runtime/engine.ts';
+import { defaultThreads } from '../runtime/threads.ts';
+import { type Tensor, type TensorType, bytesPerElement, sizeOf, zeros } from '../tensor/tensor.ts';
+import { type Analysis, atBatchSize } from './compile.ts';
+import { labelsInput } from './loss.ts';
+import { copiesOf } from './model.ts';
+import { availableMemory, withPeakMemory } from './peak-memory.ts';
+import { type BatchSource, type StepProgram, type StepSettings, compileStep, defaultMicroBatch, lanesFor } from './step.ts';
+
+/** What one physical batch size was measured at. */
+export interface Trial {
+  readonly microBatch: number;
+  /** Units computed in a second, a typical logical batch's padding included. */
+  readonly unitsPerSecond: number;
+  /** Memory that the step took beyond what the process held before. */
+  readonly peakMiB: number;
+  /** What the trial cost. */
+  readonly seconds: number;
+}
+
+/** A compiled step and how its physical batch size came about. */
+export interface MicroBatchChoice {
+  readonly program: StepProgram;
+  /** For people to read. */
+  readonly reason: string;
+}
+
+export interface MicroBatchLimits {
+  /** Units of a typical logical batch. */
+  readonly typical: number;
+  /** Logical batches of the whole run. */
+  readonly steps: number;
+  /** Most memory that a step may take; `auto`: {@link memoryShare} of what is free. */
+  readonly memoryMiB: number | 'auto';
+}
+
+/** Share of the free memory that a step may take unless told otherwise. */
+export const memoryShare = 0.6;
+
+/** A larger batch must be faster by this factor to be worth its memory. */
+const worthwhile = 1.03;
+/** Trials after the first may take this share of the expected time of the run, and no more seconds than that. */
+const budget = { share: 0.05, seconds: 20 };
+/** The first guess at memory for each unit, over that of the forward pass's values. Only the first trial relies on it. */
+const backwardFactor = 4;
+
+/**
+ * Compiles the step at the physical batch size, a power of two, that computes a typical logical batch fastest within a
+ * memory limit. Sizes are **measured, on made-up inputs**: the time of a step on private data would tell of the data.
+ * Neither the result (apart from rounding) nor the guarantee depends on the size.
+ *
+ * The search begins at {@link defaultMicroBatch}, or lower where the memory for that is in doubt, and doubles the size
+ * while that makes it faster; else it halves it. A size is tried only when the memory that the smaller ones took leaves
+ * room for it. Losers are released.
+ */
+export async function fastestStep(
+  analysis: Analysis, settings: Omit<StepSettings, 'microBatch'>, { typical, steps, memoryMiB }: MicroBatchLimits,
+): Promise<MicroBatchChoice> {
+  const limit = memoryMiB === 'auto' ? (memoryShare * availableMemory()) / 2 ** 20 : memoryMiB;
+  const top = powerOfTwoFrom(typical);
+  const lanes = lanesFor(analysis, settings.threads ?? defaultThreads());
+  let kept: StepProgram | undefined;
+  const trials = new Map<number, StepProgram>();
+  const measure = async (microBatch: number): Promise<Trial> => {
+    const { program, trial } = await tryOut(analysis, { ...settings, microBatch }, typical);
+    trials.set(microBatch, program);
+    return trial;
+  };
+  const drop = async (microBatch: number): Promise<void> => trials.get(microBatch)?.release();
+  try {
+    const start = firstSize(Math.min(defaultMicroBatch, top), lanes * bytesPerUnit(analysis) * backwardFactor, limit * 2 ** 20);
+    const { best, all, why } = await search({ start, top, limit, measure, drop, units: steps * typical });
+    kept = trials.get(best.microBatch);
+    return { program: kept!, reason: `${describe(all)}; ${why}` };
+  } finally {
+    // What a failure left behind.
+    if (kept === undefined) await Promise.allSettled([...trials.values()].map((program) => program.release()));
+  }
+}
+
+/**
+ * The search of {@link fastestStep}, apart from what it measures.
+ *
+ * @param limit MiB
+ * @param units of the whole run
+ * @param drop called for every size that was measured and is not the best
+ */
+export async function search({ start, top, limit, units, measure, drop }: {
+  readonly start: number;
+  readonly top: number;
+  readonly limit: number;
+  readonly units: number;
+  readonly measure: (microBatch: number) => Promise<Trial>;
+  readonly drop: (microBatch: number) => Promise<void>;
+}): Promise<{ readonly best: Trial; readonly all: readonly Trial[]; readonly why: string }> {
+  const first = await measure(start);
+  const all = [first];
+  let best = first;
+  let why = '';
+  let spent = 0;
+  /** Tries a size unless something speaks against it, and takes it when `better` says so. */
+  const attempt = async (size: number, better: (next: Trial) => boolean): Promise<boolean> => {
+    const allowed = Math.min(budget.seconds, (budget.share * units) / first.unitsPerSecond);
+    const cost = all.at(-1)!.seconds * Math.max(1, size / all.at(-1)!.microBatch);
+    const fits = best.peakMiB <= limit;
+    if (size > best.microBatch && expectedPeak(size, all) > limit) why = `${size} might not fit into ${Math.round(limit)} MiB`;
+    // Memory that is exceeded is no matter of time.
+    else if (fits && spent + cost > allowed) why = `a further trial would take more than ${(100 * budget.share)} % of the run, or ${budget.seconds} s`;
+    else {
+      const next = await measure(size);
+      spent += next.seconds;
+      all.push(next);
+      const taken = better(next);
+      await drop(taken ? best.microBatch : size);
+      if (taken) best = next;
+      else why = `${size} is no faster`;
+      return taken;
+    }
+    return false;
+  };
+  if (first.peakMiB <= limit) {
+    const larger = (next: Trial): boolean => next.peakMiB <= limit && next.unitsPerSecond > worthwhile * best.unitsPerSecond;
+    for (let going = true; going && best.microBatch < top;) going = await attempt(2 * best.microBatch, larger);
+    if (best.microBatch === top) why = 'it holds a typical batch';
+  }
+  if (best === first) {
+    const smaller = (next: Trial): boolean => best.peakMiB > limit || next.unitsPerSecond >= best.unitsPerSecond;
+    for (let going = true; going && best.microBatch > 1;) going = await attempt(best.microBatch / 2, smaller);
+  }
+  return { best, all, why };
+}
+
+/** A line through the two largest sizes measured; from one alone, as if all of its memory were the units'. */
+function expectedPeak(size: number, all: readonly Trial[]): number {
+  const [b, a] = [...all].sort((x, y) => y.microBatch - x.microBatch);
+  if (a === undefined) return (b!.peakMiB * size) / b!.microBatch;
+  const slope = Math.max(0, (b!.peakMiB - a.peakMiB) / (b!.microBatch - a.microBatch));
+  return b!.peakMiB + slope * (size - b!.microBatch);
+}
+
+const describe = (all: readonly Trial[]): string =>
+  [...all].sort((a, b) => a.microBatch - b.microBatch)
+    .map(({ microBatch, unitsPerSecond, peakMiB }) => `${microBatch}: ${Math.round(unitsPerSecond)}/s in ${Math.round(peakMiB)} MiB`).join(', ');
+
+/** The least power of two that is not below `size`. */
+const powerOfTwoFrom = (size: number): number => 2 ** Math.ceil(Math.log2(Math.max(1, size)));
+
+/** `wanted`, halved until that many units fit. */
+function firstSize(wanted: number, bytesEach: number, limit: number): number {
+  return wanted > 1 && wanted * bytesEach > limit ? firstSize(wanted / 2, bytesEach, limit) : wanted;
+}
+
+/** Bytes of the forward pass's values for one unit. */
+function bytesPerUnit({ proof, batch }: Analysis): number {
+  const bytes = ({ dtype, shape }: TensorType): number => sizeOf(shape) * bytesPerElement(dtype);
+  return [...proof.types].reduce((sum, [name, type]) => sum + (batch.has(name) ? bytes(type) : 0), 0) / proofBatchSizes[0];
+}
+
+/** Runs timed after the one that warms up: at most so many, and none after so many seconds. */
+const repeats = { most: 3, seconds: 0.3 };
+
+async function tryOut(
+  analysis: Analysis, settings: StepSettings & { readonly microBatch: number }, typical: number,
+): Promise<{ readonly program: StepProgram; readonly trial: Trial }> {
+  const before = process.memoryUsage.rss();
+  const begun = performance.now();
+  let parameters: Parameters<StepProgram['run']>[0] = copiesOf(analysis.task.model, analysis.parameters);
+  const { result: { program, best, size }, peakMiB } = await withPeakMemory(before, async () => {
+    const program = await compileStep(analysis, settings);
+    try {
+      const batch = syntheticBatch(analysis, Math.min(typical, 2 * program.lanes * settings.microBatch), settings.rowsPerUnit);
+      const timed = async (): Promise<number> => {
+        const start = performance.now();
+        ({ parameters } = await program.run(parameters, batch, 1));
+        return (performance.now() - start) / 1000;
+      };
+      await timed();
+      const times: number[] = [];
+      while (times.length < repeats.most && times.reduce((a, b) => a + b, 0) < repeats.seconds) times.push(await timed());
+      return { program, best: Math.min(...times), size: batch.size };
+    } catch (error) {
+      await program.release();
+      throw error;
+    }
+  });
+  const seconds = (performance.now() - begun) / 1000;
+  return { program, trial: { microBatch: settings.microBatch, unitsPerSecond: size / best, peakMiB, seconds } };
+}
+
+/**
+ * A batch of `size` examples in the shapes of a task, of which no number comes from data: reals are a fixed pattern, all
+ * else is zero, which is a place in every table and a class among any.
+ */
+export function syntheticBatch({ task }: Pick<Analysis, 'task'>, size: number, rowsPerUnit = 1): BatchSource {
+  const { typed, labels } = atBatchSize(task, 2);
+  const types = new Map<string, TensorType>(typed.inputs.flatMap(({ name }) => {
+    const type = typed.types.get(name);
+    return type === undefined ? [] : [[name, type] as const];
+  }));
+  if (labels !== undefined) types.set(labelsInput, labels);
+  return {
+    size,
+    feeds: (_start, _count, units): Feeds => Object.fromEntries([...types].map(([name, { dtype, shape }]) =>
+      [name, patterned(zeros(dtype, [units * rowsPerUnit, ...shape.slice(1)]))])),
+  };
+}
+
+function patterned(t: Tensor): Tensor {
+  if (t.dtype === 'float32') for (let i = 0; i < t.data.length; i++) (t.data as Float32Array)[i] = ((i * 37) % 101) / 50 - 1;
+  return t;
+}
