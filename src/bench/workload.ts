@@ -8,6 +8,7 @@ import { type ModelName, buildModel } from '../models/index.ts';
 import { graphBuilder, matmul } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { noDraws } from '../random/initial.ts';
+import type { Outputs } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
 import type { Shape } from '../tensor/tensor.ts';
 import { stepArithmetic } from '../training/arithmetic.ts';
@@ -62,11 +63,12 @@ export async function prepare(job: BenchJob): Promise<Prepared> {
   if (job.kind === 'logical') return prepareLogical(job);
   const { graph, facts, choices = new Map() } = graphOf(job);
   const session = await onnxruntimeEngine().compile(graph, { threads: job.threads });
+  let outputs: Outputs = {};
   let feeds = feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!])), choices);
   return {
     facts,
     run: async () => {
-      ({ feeds } = await session.run(feeds));
+      ({ feeds, outputs } = await session.run(feeds, outputs));
     },
   };
 }

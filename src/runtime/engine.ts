@@ -9,19 +9,24 @@ export interface SessionOptions {
 }
 
 export type Feeds = Readonly<Record<string, Tensor>>;
+export type Outputs = Readonly<Record<string, Tensor>>;
 
 /** A compiled graph. */
 export interface Session {
   /**
    * Computes every output. Feeds may be moved to another thread for the duration of the call: do not touch them
    * until the promise settles, after which the same tensors in {@link RunResult.feeds} are the ones to keep.
+   *
+   * @param spare outputs of an earlier run of this session that nobody reads any more: results are written over them, so
+   * that a step after the first asks the system for no memory (on a virtual machine, first touching the memory of an
+   * output may take longer than computing it). Default: new memory for every output
    */
-  run(feeds: Feeds): Promise<RunResult>;
+  run(feeds: Feeds, spare?: Outputs): Promise<RunResult>;
   release(): Promise<void>;
 }
 
 export interface RunResult {
-  readonly outputs: Readonly<Record<string, Tensor>>;
+  readonly outputs: Outputs;
   /** The feeds again, with buffers that are valid on this thread. */
   readonly feeds: Feeds;
 }

@@ -28,6 +28,19 @@ describe('onnxruntimeEngine', () => {
     await session.release();
   });
 
+  it('writes outputs over spare ones, where they are of that shape', async () => {
+    const session = await onnxruntimeEngine().compile(product, { threads: 1 });
+    const first = await session.run({ x: float32([1, 2, 3, 4, 5, 6], [2, 3]), w: float32([1, 0, -1], [3, 1]) });
+    const y = first.outputs['y']!;
+    const second = await session.run({ ...first.feeds, w: float32([1, 1, 1], [3, 1]) }, first.outputs);
+    expect(y.data.length).toBe(0); // moved
+    expect(Array.from(second.outputs['y']?.data as Float32Array)).toEqual([6, 15]);
+    const third = await session.run({ ...second.feeds }, { y: float32([0], [1, 1]), z: float32([0]) });
+    expect(Array.from(third.outputs['y']?.data as Float32Array)).toEqual([6, 15]);
+    expect(Object.keys(third.outputs)).toEqual(['y']);
+    await session.release();
+  });
+
   it('leaves the event loop free while it computes', async () => {
     const n = 700;
     const big: TypedGraph = { ...product, types: new Map(), inputs: [{ name: 'x', dtype: 'float32', shape: [n, n] }, { name: 'w', dtype: 'float32', shape: [n, n] }], outputs: [{ name: 'y', dtype: 'float32', shape: [n, n] }] };

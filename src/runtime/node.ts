@@ -1,9 +1,9 @@
 import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
 import { encodeModel } from '../graph/encode.ts';
-import type { TypedGraph } from '../graph/ir.ts';
-import { type DType, type Tensor, tensor } from '../tensor/tensor.ts';
-import type { Engine, Feeds, RunResult, Session, SessionOptions } from './engine.ts';
+import type { TypedGraph, ValueInfo } from '../graph/ir.ts';
+import { type DType, type Shape, type Tensor, sameShape, tensor, zeros } from '../tensor/tensor.ts';
+import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from './engine.ts';
 import { defaultThreads } from './threads.ts';
 import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
 
@@ -33,7 +33,7 @@ async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise
     }, { cause });
   }
   return {
-    run: (feeds) => run(call, graph, feeds),
+    run: (feeds, spare) => run(call, graph, feeds, spare),
     release: async () => {
       await call({ kind: 'release' }, []);
       await worker.terminate();
@@ -64,15 +64,22 @@ function caller(worker: Worker): Call {
   });
 }
 
-async function run(call: Call, graph: TypedGraph, feeds: Feeds): Promise<RunResult> {
+async function run(call: Call, graph: TypedGraph, feeds: Feeds, spare: Outputs = {}): Promise<RunResult> {
   const missing = graph.inputs.filter(({ name }) => feeds[name] === undefined).map(({ name }) => name);
   if (missing.length > 0) {
     throw new GhostgradError({ what: 'the graph lacks inputs', where: graph.name, expected: missing.join(', ') });
   }
   const wired: [string, WireTensor][] = graph.inputs.map(({ name }) => [name, toWire(feeds[name] as Tensor)]);
-  const buffers = [...new Set(wired.map(([, t]) => t.data.buffer as ArrayBuffer))];
-  const reply = await call({ kind: 'run', feeds: wired }, buffers);
+  const outputs = graph.outputs.map((output): [string, WireTensor] => [output.name, toWire(room(output, spare[output.name]))]);
+  const buffers = [...new Set([...wired, ...outputs].map(([, t]) => t.data.buffer as ArrayBuffer))];
+  const reply = await call({ kind: 'run', feeds: wired, outputs }, buffers);
   return { outputs: fromWire(reply.outputs), feeds: fromWire(reply.feeds) };
+}
+
+/** Where an output goes: ONNX Runtime would allocate it too, and then copy it into a buffer that can move. */
+function room({ dtype, shape: declared }: ValueInfo, spare: Tensor | undefined): Tensor {
+  const shape = declared as Shape;
+  return spare?.dtype === dtype && sameShape(spare.shape, shape) && spare.data.length > 0 ? spare : zeros(dtype, shape);
 }
 
 /** A tensor that owns its buffer; a view of part of another is copied, since a buffer moves as a whole. */

@@ -9,7 +9,11 @@ export interface WireTensor {
 
 export type WorkerRequest =
   | { readonly kind: 'create'; readonly model: Uint8Array; readonly threads: number; readonly profile: string | undefined }
-  | { readonly kind: 'run'; readonly feeds: readonly [string, WireTensor][] }
+  | {
+    readonly kind: 'run'; readonly feeds: readonly [string, WireTensor][];
+    /** Where each output is written. */
+    readonly outputs: readonly [string, WireTensor][];
+  }
   | { readonly kind: 'release' };
 
 export interface WorkerReply {

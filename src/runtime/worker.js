@@ -26,22 +26,17 @@ async function create({ model, threads, profile }) {
 
 /**
  * @param {InferenceSession} compiled
- * @param {readonly [string, WireTensor][]} wired
+ * @param {Extract<WorkerRequest, { kind: 'run' }>} request
  * @returns {Promise<WorkerReply>}
  */
-async function run(compiled, wired) {
-  /** @type {Record<string, Tensor>} */
-  const feeds = {};
-  for (const [name, { dtype, shape, data }] of wired) {
-    feeds[name] = new Tensor(/** @type {'float32'} */ (dtype), /** @type {Float32Array} */ (data), shape);
-  }
-  const outputs = await compiled.run(feeds);
-  return {
-    feeds: wired,
-    outputs: Object.entries(outputs).map(([name, t]) =>
-      [name, { dtype: t.type, shape: [...t.dims], data: /** @type {Float32Array} */ (t.data) }]),
-  };
+async function run(compiled, { feeds, outputs }) {
+  await compiled.run(unwired(feeds), unwired(outputs));
+  return { feeds, outputs };
 }
+
+/** @param {readonly [string, WireTensor][]} wired */
+const unwired = (wired) => Object.fromEntries(wired.map(([name, { dtype, shape, data }]) =>
+  [name, new Tensor(/** @type {'float32'} */ (dtype), /** @type {Float32Array} */ (data), shape)]));
 
 /**
  * @param {WorkerRequest} request
@@ -53,7 +48,7 @@ async function answer(request) {
     return {};
   }
   if (session === undefined) throw new Error('no session');
-  if (request.kind === 'run') return run(session, request.feeds);
+  if (request.kind === 'run') return run(session, request);
   if (profiling) session.endProfiling();
   await session.release();
   return {};
