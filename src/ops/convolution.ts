@@ -60,28 +60,11 @@ function crop(b: GraphBuilder, x: Value, front: Shape, back: Shape): Value {
   return slice(b, x, axes, axes.map((axis) => front[axis - 2]!), axes.map((axis) => shape[axis]! - back[axis - 2]!));
 }
 
-/** The kernel of the convolution's adjoint: [p, c/g, ...k] → [c, p/g, ...k], reversed along every spatial axis. */
-function adjointKernel(b: GraphBuilder, w: Value, groups: number): Value {
-  const [p, c, ...kernel] = b.shape(w) as [number, number, ...number[]];
-  const size = sizeOf(kernel);
-  const swapped = transpose(b, reshape(b, w, [groups, p / groups, c, size]), [0, 2, 1, 3]);
-  const reversed = size === 1 ? swapped : slice(b, swapped, [3], [-1], [-size - 1], [-1]);
-  return reshape(b, reversed, [groups * c, p / groups, ...kernel]);
-}
-
 /** dX of a convolution whose input had the spatial sizes `spatial`. */
 function inputGradient(b: GraphBuilder, dY: Value, w: Value, spatial: Shape, geometry: ConvolutionGeometry): Value {
-  const { strides, pads, groups } = geometry;
+  const { strides, pads } = geometry;
   const rank = spatial.length;
   const reach = reachOf(geometry);
-  if (strides.every((s) => s === 1)) {
-    // ONNX Runtime's Conv is faster than its ConvTranspose. Padding beyond the kernel's reach met only zeros.
-    const around = [...reach, ...reach].map((n, i) => n - pads[i]!);
-    const excess = around.map((n) => Math.max(0, -n));
-    const met = crop(b, dY, excess.slice(0, rank), excess.slice(rank));
-    const outside = around.map((n) => Math.max(0, n));
-    return b.op('Conv', [met, adjointKernel(b, w, groups)], asAttributes({ ...geometry, pads: outside }));
-  }
   const counts = b.shape(dY).slice(2);
   // What the last window left over at the end of the input: no gradient, but it has its place.
   const remainder = spatial.map((size, i) =>

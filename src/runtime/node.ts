@@ -1,9 +1,10 @@
 import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
 import { encodeModel } from '../graph/encode.ts';
-import type { TypedGraph, ValueInfo } from '../graph/ir.ts';
+import type { Graph, TypedGraph, ValueInfo } from '../graph/ir.ts';
 import { type DType, type Shape, type Tensor, sameShape, tensor, zeros } from '../tensor/tensor.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from './engine.ts';
+import { blockSize, hasConvolutions, withFastConvolutions } from './blocked.ts';
 import { defaultThreads } from './threads.ts';
 import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
 
@@ -15,11 +16,26 @@ export function onnxruntimeEngine(): Engine {
   return { name: 'onnxruntime-node (CPU)', compile };
 }
 
+/** Asked of the processor once, by the first graph that has a use for the answer. */
+let block: Promise<number | undefined> | undefined;
+
 async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise<Session> {
+  if (!hasConvolutions(graph)) return open(graph, graph, options);
+  block ??= blockSize(async (probe, feeds) => {
+    const session = await open(probe, probe, { threads: 1 });
+    const { outputs } = await session.run(feeds);
+    await session.release();
+    return outputs;
+  });
+  return open(graph, withFastConvolutions(graph, await block), options);
+}
+
+/** A session for `graph`, which is computed as `program` says. */
+async function open(graph: TypedGraph, program: Graph, options: SessionOptions): Promise<Session> {
   // Loaders of the main thread (a TypeScript runner, say) are none of the worker's business.
   const worker = new Worker(new URL('./worker.js', import.meta.url), { execArgv: [] });
   const call = caller(worker);
-  const model = encodeModel(graph);
+  const model = encodeModel(program);
   try {
     await call({
       kind: 'create', model, threads: options.threads ?? defaultThreads(), profile: options.profile,

@@ -1,0 +1,342 @@
+import {
+  type Attributes, type Graph, type Node, type TypedGraph, int, intAttribute, ints, intsAttribute, latestOpset, string,
+} from '../graph/ir.ts';
+import { type Shape, type Tensor, int64, sameShape, sizeOf, tensor, toNumbers, zeros } from '../tensor/tensor.ts';
+import type { Feeds, Outputs } from './engine.ts';
+
+/**
+ * Convolutions as ONNX Runtime computes them fastest on a processor.
+ *
+ * Its own kernels for values laid out in blocks of channels ([N, C/block, H, W, block], declared as [N, C, H, W]) need
+ * no unfolding and reach the rate of its matrix product; it uses them only for constant kernels. Here every convolution
+ * whose channels fill blocks takes them, and what lies between two of them (activations, masks, sums, anything that is
+ * done element by element or row by row) stays in blocks. A value is reordered where something else asks for it, once.
+ *
+ * The adjoint of a convolution with steps of one, a ConvTranspose, becomes the convolution with the turned kernel.
+ *
+ * @param block channels in a block, {@link blockSize}; undefined where the processor has no such kernels
+ */
+export function withFastConvolutions(graph: TypedGraph, block: number | undefined): Graph {
+  const shape = (value: string): Shape => graph.types.get(value)?.shape ?? [];
+  const isImage = (value: string): boolean => graph.types.get(value)?.dtype === 'float32' && shape(value).length === 4;
+  const consumers = consumersOf(graph);
+  const e = emitter(graph);
+  /** Values in blocks, and which images they are (made of): a place in a row means the same to all of one image. */
+  const forms = new Map<string, Form>();
+  /** Values computed in blocks, and not reordered to them. */
+  const native = new Set<string>();
+  /** Nodes whose result is there in blocks only. */
+  const pending = new Map<string, Node>();
+  /** Nodes whose result has been taken care of by another's. */
+  const done = new Set<Node>();
+
+  /** The value laid out as it is declared. */
+  const plain = (value: string): string => {
+    const node = pending.get(value);
+    if (node === undefined) return value;
+    pending.delete(value);
+    const { name, image } = forms.get(value)!;
+    if (isImage(value) && sameShape(shape(value), image)) {
+      e.add('ReorderOutput', [name], { channels: int(image[1]!) }, blocks, value);
+    } else {
+      e.push({ ...node, inputs: node.inputs.map(plain) });
+    }
+    return value;
+  };
+  const inBlocks = (value: string): string => {
+    const found = forms.get(value);
+    if (found !== undefined && sameShape(found.image, shape(value))) return found.name;
+    const name = e.add('ReorderInput', [plain(value)], {}, blocks);
+    forms.set(value, { name, image: shape(value) });
+    return name;
+  };
+  const keep = (node: Node, output: string, name: string, image: Shape): true => {
+    forms.set(output, { name, image });
+    pending.set(output, node);
+    native.add(output);
+    return true;
+  };
+
+  const axesOf = ({ inputs: [value = '', axes = ''] }: Node): number[] =>
+    toNumbers(graph.initializers.get(axes) ?? int64([])).map((axis) => (axis < 0 ? axis + shape(value).length : axis));
+
+  function convolve(node: Node, size: number, { input, kernel, turned, attributes }: Convolution): boolean {
+    const [filters, depth] = turned ? [shape(kernel)[1]!, shape(kernel)[0]!] : [shape(kernel)[0]!, shape(kernel)[1]!];
+    const shallow = depth < size && !turned;
+    const fits = isImage(input) && intAttribute(node, 'group', 1) === 1 && filters % size === 0
+      && (shallow || depth % size === 0);
+    if (!fits) return false;
+    const [output] = node.outputs as [string];
+    const [only, ...others] = consumers.get(output) ?? [];
+    const relu = only !== undefined && others.length === 0 && typeof only !== 'string' && only.op === 'Relu' ? only : undefined;
+    if (relu !== undefined) done.add(relu);
+    const weights = kernelInBlocks(e, plain(kernel), shape(kernel), size, turned);
+    const name = e.add('Conv', [shallow ? plain(input) : inBlocks(input), weights, ...node.inputs.slice(2).map(plain)], {
+      ...attributes, ...(relu && { activation: string('Relu') }),
+    }, blocks);
+    return keep(relu ?? node, relu?.outputs[0] ?? output, name, shape(output));
+  }
+
+  /** Whether each element (or row) of the results is made of those in its place: done in blocks as it stands. */
+  function stayInBlocks(node: Node): boolean {
+    const [output, more] = node.outputs as [string, string?];
+    const form = forms.get(node.inputs.find((v) => native.has(v)) ?? '');
+    if (form === undefined || more !== undefined || node.domain !== '') return false;
+    const { image } = form;
+    const to = shape(output);
+    if (node.op === 'Reshape') {
+      if (forms.get(node.inputs[0]!) !== form || to[0] !== image[0] || sizeOf(to) !== sizeOf(image)) return false;
+      return keep(node, output, e.add('Reshape', [form.name, node.inputs[1]!], node.attributes), image);
+    }
+    if (!elementwise.has(node.op)) return false;
+    const operands = node.inputs.map((v) => {
+      const own = shape(v);
+      if (sizeOf(own) === 1) return v;
+      if (own.length === to.length && own.every((n, i) => n === (i === 0 ? image[0] : 1))) return v;
+      if (!sameShape(own, to)) return undefined;
+      const there = forms.get(v);
+      if (there !== undefined) return sameShape(there.image, image) ? there.name : undefined;
+      return isImage(v) && sameShape(own, image) ? inBlocks(v) : undefined;
+    });
+    if (to[0] !== image[0] || operands.some((v) => v === undefined)) return false;
+    return keep(node, output, e.add(node.op, operands as string[], node.attributes), image);
+  }
+
+  /** Channels last, or sums over whole rows or over the positions of each channel: made straight from blocks. */
+  function leaveBlocks(node: Node, size: number): boolean {
+    const [input = '', axesInput = ''] = node.inputs;
+    const form = native.has(input) ? forms.get(input) : undefined;
+    const [output = ''] = node.outputs;
+    if (form === undefined || node.domain !== '') return false;
+    if (node.op === 'Transpose') {
+      const order = intsAttribute(node, 'perm', []);
+      if (order.join() !== '0,2,3,1' || !sameShape(shape(input), form.image)) return false;
+      e.add('ReorderOutput', [form.name], { channels: int(form.image[1]!), channels_last: int(1) }, blocks, output);
+      return true;
+    }
+    const axes = axesOf(node);
+    if (!sums.has(node.op) || axes.length === 0) return false;
+    const from = shape(input);
+    const overRows = (value: Shape, over: readonly number[]) => value.every((n, i) => (i === 0 ? !over.includes(0) : n === 1 || over.includes(i)));
+    if (overRows(from, axes)) {
+      e.add(node.op, [form.name, axesInput], node.attributes, '', output);
+      return true;
+    }
+    // Sums of parts of a row, of which only the total is wanted.
+    const next = consumers.get(output) ?? [];
+    const totals = next.length > 0 && !axes.includes(0) && next.every((other) => typeof other !== 'string' && other.op === 'ReduceSum'
+      && overRows(shape(output), axesOf(other)));
+    if (totals) {
+      e.add(node.op, [form.name, axesInput], node.attributes, '', output);
+      return true;
+    }
+    const summed = axesOfImage(from, form.image, axes);
+    if (node.op !== 'ReduceSum' || summed === undefined || !(summed.join() === '2,3' || summed.join() === '0,2,3')) return false;
+    const [n, c, h, w] = form.image as [number, number, number, number];
+    const apart = e.reshape(form.name, [n, c / size, h, w, size]);
+    const total = e.add('ReduceSum', [apart, e.ints(summed)], { keepdims: int(0) });
+    e.reshape(total, shape(output), output);
+    return true;
+  }
+
+  for (const node of graph.nodes) {
+    if (done.has(node)) continue;
+    const convolution = convolutionOf(node, shape);
+    if (block !== undefined && convolution !== undefined && convolve(node, block, convolution)) continue;
+    if (block !== undefined && (stayInBlocks(node) || leaveBlocks(node, block))) continue;
+    const inputs = node.inputs.map(plain);
+    if (convolution?.turned !== true) e.push({ ...node, inputs });
+    else {
+      const kernel = turnedKernel(e, convolution.kernel, shape(convolution.kernel), intAttribute(node, 'group', 1));
+      e.add('Conv', [inputs[0]!, kernel, ...inputs.slice(2)], convolution.attributes, '', node.outputs[0]);
+    }
+  }
+  graph.outputs.forEach(({ name }) => plain(name));
+  return e.build();
+}
+
+/** A value in blocks. */
+interface Form {
+  readonly name: string;
+  /** [N, C, H, W] of what was laid out in blocks. */
+  readonly image: Shape;
+}
+
+/** ONNX Runtime's own operators for values in blocks. */
+const blocks = 'com.microsoft.nchwc';
+
+const elementwise = new Set([
+  'Abs', 'Add', 'And', 'Cast', 'Div', 'Equal', 'Exp', 'Greater', 'Identity', 'LeakyRelu', 'Less', 'Max', 'Min', 'Mul', 'Neg',
+  'Not', 'Or', 'Relu', 'Sigmoid', 'Sign', 'Sqrt', 'Sub', 'Sum', 'Tanh', 'Where',
+]);
+const sums = new Set(['ReduceSum', 'ReduceSumSquare']);
+
+function consumersOf(graph: TypedGraph): ReadonlyMap<string, readonly (Node | 'output')[]> {
+  const found = new Map<string, (Node | 'output')[]>();
+  const use = (value: string, by: Node | 'output') => found.set(value, [...(found.get(value) ?? []), by]);
+  graph.nodes.forEach((node) => node.inputs.forEach((v) => use(v, node)));
+  graph.outputs.forEach(({ name }) => use(name, 'output'));
+  return found;
+}
+
+/** A convolution to be computed: of `input` with `kernel`, or with that turned for the adjoint. */
+interface Convolution {
+  readonly input: string;
+  readonly kernel: string;
+  readonly turned: boolean;
+  readonly attributes: Attributes;
+}
+
+const fixed = new Set(['kernel_shape', 'strides', 'dilations', 'pads', 'group']);
+
+function convolutionOf(node: Node, shape: (value: string) => Shape): Convolution | undefined {
+  const [input = '', kernel = ''] = node.inputs;
+  if (node.domain !== '' || (node.op !== 'Conv' && node.op !== 'ConvTranspose')) return undefined;
+  if (node.op === 'Conv') return { input, kernel, turned: false, attributes: node.attributes };
+  const size = shape(kernel).slice(2);
+  const [ones, zeros] = [size.map(() => 1), size.map(() => 0)];
+  const dilations = intsAttribute(node, 'dilations', ones);
+  const pads = intsAttribute(node, 'pads', [...zeros, ...zeros]);
+  const reach = size.map((n, i) => (n - 1) * dilations[i]!);
+  const around = [...reach, ...reach].map((n, i) => n - pads[i]!);
+  const isPlain = Object.keys(node.attributes).every((name) => fixed.has(name)
+    || (name === 'output_padding' && intsAttribute(node, name, []).every((n) => n === 0)))
+    && intsAttribute(node, 'strides', ones).every((n) => n === 1) && around.every((n) => n >= 0);
+  if (!isPlain) return undefined;
+  return {
+    input, kernel, turned: true,
+    attributes: {
+      kernel_shape: ints(size), strides: ints(ones), dilations: ints(dilations), pads: ints(around),
+      group: int(intAttribute(node, 'group', 1)),
+    },
+  };
+}
+
+/** The kernel [p, c/g, ...k] of a convolution's adjoint: [c, p/g, ...k], reversed along every spatial axis. */
+function turnedKernel(e: Emitter, kernel: string, [p, c, ...spatial]: Shape, groups: number): string {
+  const size = sizeOf(spatial);
+  const grouped = e.reshape(kernel, [groups, p! / groups, c!, size]);
+  const swapped = e.add('Transpose', [grouped], { perm: ints([0, 2, 1, 3]) });
+  const reversed = size === 1 ? swapped : e.add('Slice', [swapped, e.ints([-1]), e.ints([-size - 1]), e.ints([3]), e.ints([-1])]);
+  return e.reshape(reversed, [groups * c!, p! / groups, ...spatial]);
+}
+
+/**
+ * A kernel [p, c, ...k] as the kernels for blocks want it: [p/b, c/b, ...k, b (of c), b (of p)], or [p/b, c, ...k, b] for
+ * fewer channels than a block has. Turned for the adjoint: [c/b, p/b, ...k reversed, b (of p), b (of c)].
+ *
+ * Reordering is the one transposition that ONNX Runtime does on all cores; the rest is then picking rows of b numbers.
+ */
+function kernelInBlocks(e: Emitter, kernel: string, [p, c, ...spatial]: Shape, b: number, turned: boolean): string {
+  const [filters, depth, size] = [p!, c!, sizeOf(spatial)];
+  const count = (n: number) => Array.from({ length: n }, (_, i) => i);
+  if (!turned) {
+    const reordered = e.add('ReorderInput', [e.reshape(kernel, [1, filters, depth * size, 1])], {}, blocks);
+    const picked = depth < b || size === 1 ? reordered : e.add('Gather', [
+      e.reshape(reordered, [filters * depth / (b * b), b * size, b]),
+      e.indices(count(size).flatMap((k) => count(b).map((i) => i * size + k))),
+    ], { axis: int(1) });
+    return e.reshape(picked, [filters, depth, ...spatial]);
+  }
+  const [rows, columns] = [filters / b, depth / b];
+  const reordered = e.add('ReorderInput', [e.reshape(kernel, [filters, depth, size, 1])], {}, blocks);
+  const order = count(columns).flatMap((column) => count(rows).flatMap((row) => count(size).reverse().flatMap((k) =>
+    count(b).map((i) => ((row * b + i) * columns + column) * size + k))));
+  const picked = e.add('Gather', [e.reshape(reordered, [filters * columns * size, b]), e.indices(order)], { axis: int(0) });
+  return e.reshape(picked, [depth, filters, ...spatial]);
+}
+
+/** Which axes of an image are summed over where axes of size 1 were put in between; undefined for another shape. */
+function axesOfImage(shape: Shape, image: Shape, axes: readonly number[]): readonly number[] | undefined {
+  let at = 0;
+  const places = shape.map((n) => (n === image[at] ? at++ : n === 1 ? -1 : NaN));
+  if (at < image.length || places.some(Number.isNaN)) return undefined;
+  return axes.map((axis) => places[axis]!).filter((axis) => axis >= 0).sort((x, y) => x - y);
+}
+
+interface Emitter {
+  /** Appends a node and names its only output. */
+  readonly add: (op: string, inputs: readonly string[], attributes?: Attributes, domain?: string, output?: string) => string;
+  readonly push: (node: Node) => void;
+  readonly reshape: (value: string, shape: Shape, output?: string) => string;
+  readonly ints: (values: readonly number[]) => string;
+  readonly indices: (values: readonly number[]) => string;
+  readonly build: () => Graph;
+}
+
+function emitter(graph: TypedGraph): Emitter {
+  const nodes: Node[] = [];
+  /** Nodes that depend on parameters only; ONNX Runtime computes late what stands in front (clipping/schedule.ts). */
+  const early: Node[] = [];
+  const fromData = new Set(graph.nodes.flatMap(({ outputs }) => outputs));
+  const constants = new Map<string, Tensor>();
+  const known = new Map<string, string>();
+  let counter = 0;
+  const fresh = (): string => {
+    let name: string;
+    do name = `blocked_${counter++}`; while (graph.types.has(name));
+    return name;
+  };
+  const once = (key: string, make: () => string): string => {
+    const found = known.get(key) ?? make();
+    known.set(key, found);
+    return found;
+  };
+  const constant = (t: Tensor): string => once(`${t.dtype}:${t.data.join()}`, () => {
+    const name = fresh();
+    constants.set(name, t);
+    return name;
+  });
+  const add: Emitter['add'] = (op, inputs, attributes = {}, domain = '', output) => {
+    const make = (): string => {
+      const name = output ?? fresh();
+      const isEarly = output === undefined && !inputs.some((v) => fromData.has(v));
+      if (!isEarly) fromData.add(name);
+      (isEarly ? early : nodes).push({ op, domain, name: output ?? name, inputs, outputs: [name], attributes });
+      return name;
+    };
+    return output === undefined ? once(`${domain}:${op}(${inputs.join()})${keyOf(attributes)}`, make) : make();
+  };
+  const intsOf = (values: readonly number[]): string => constant(int64(values));
+  return {
+    add,
+    push: (node) => nodes.push(node),
+    reshape: (value, shape, output) => add('Reshape', [value, intsOf(shape)], { allowzero: int(1) }, '', output),
+    ints: intsOf,
+    indices: (values) => constant(tensor('int32', [values.length], Int32Array.from(values))),
+    build: () => ({
+      ...graph,
+      nodes: [...early, ...nodes],
+      initializers: new Map([...graph.initializers, ...constants]),
+      literals: new Set([...(graph.literals ?? []), ...constants.keys()]),
+    }),
+  };
+}
+
+const keyOf = (attributes: Attributes): string => JSON.stringify(attributes);
+
+export const hasConvolutions = (graph: Graph): boolean =>
+  graph.nodes.some(({ op, domain }) => domain === '' && (op === 'Conv' || op === 'ConvTranspose'));
+
+/** What tells how many channels fill a block on this processor: four channels, reordered. */
+const probe: TypedGraph = {
+  name: 'block size', opset: latestOpset, metadata: {}, initializers: new Map(),
+  inputs: [{ name: 'x', dtype: 'float32', shape: [1, 4, 1, 1] }],
+  outputs: [{ name: 'shape', dtype: 'int64', shape: [4] }],
+  nodes: [
+    { op: 'ReorderInput', domain: blocks, name: 'reorder', inputs: ['x'], outputs: ['y'], attributes: {} },
+    { op: 'Shape', domain: '', name: 'shape', inputs: ['y'], outputs: ['shape'], attributes: {} },
+  ],
+  types: new Map(),
+};
+
+/**
+ * Channels in a block: 8 or 16; undefined where ONNX Runtime has no kernels for blocks.
+ *
+ * @param run runs a graph once, or throws where ONNX Runtime does not take it
+ */
+export async function blockSize(run: (graph: TypedGraph, feeds: Feeds) => Promise<Outputs>): Promise<number | undefined> {
+  const outputs = await run(probe, { x: zeros('float32', [1, 4, 1, 1]) }).catch(() => undefined);
+  const found = outputs === undefined ? 0 : toNumbers(outputs['shape']!)[1]!;
+  return found > 4 ? found : undefined;
+}
