@@ -19,16 +19,19 @@ export function onnxruntimeEngine(): Engine {
 /** Asked of the processor once, by the first graph that has a use for the answer. */
 let block: Promise<number | undefined> | undefined;
 
-async function compile(graph: TypedGraph, options: SessionOptions = {}): Promise<Session> {
-  if (!hasConvolutions(graph)) return open(graph, graph, options);
+/** What is executed for a graph on this processor. */
+export async function programOf(graph: TypedGraph): Promise<Graph> {
+  if (!hasConvolutions(graph)) return graph;
   block ??= blockSize(async (probe, feeds) => {
     const session = await open(probe, probe, { threads: 1 });
     const { outputs } = await session.run(feeds);
     await session.release();
     return outputs;
   });
-  return open(graph, withFastConvolutions(graph, await block), options);
+  return withFastConvolutions(graph, await block);
 }
+
+const compile: Engine['compile'] = async (graph, options = {}) => open(graph, await programOf(graph), options);
 
 /** A session for `graph`, which is computed as `program` says. */
 async function open(graph: TypedGraph, program: Graph, options: SessionOptions): Promise<Session> {

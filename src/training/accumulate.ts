@@ -3,8 +3,12 @@ import { type Tensor, sizeOf } from '../tensor/tensor.ts';
 
 /** Sums of a logical batch by parameter, added up from those of its micro-batches. */
 export interface Accumulator {
-  /** Adds the sums of one micro-batch. The order of the calls is the order of the additions. */
-  add(outputs: Readonly<Record<string, Tensor>>): void;
+  /**
+   * Adds the sums of one micro-batch. The order of the calls is the order of the additions.
+   *
+   * @returns the names of the outputs that became totals themselves, and must not be written over
+   */
+  add(outputs: Readonly<Record<string, Tensor>>): readonly string[];
   /** The totals, zeros when nothing was added. The accumulator must not be used any more. */
   result(): ReadonlyMap<string, Float32Array>;
 }
@@ -46,14 +50,13 @@ export function accumulator(
     return found;
   };
   return {
-    add: (outputs) => {
-      for (const name of shapes.keys()) {
-        const part = outputs[stepNames.sum(name)]!.data as Float32Array;
-        const total = totals.get(name);
-        if (total === undefined) totals.set(name, first(part));
-        else addTo(total, remainderOf(name, total.length), part);
-      }
-    },
+    add: (outputs) => [...shapes.keys()].flatMap((name) => {
+      const part = outputs[stepNames.sum(name)]!.data as Float32Array;
+      const total = totals.get(name);
+      if (total !== undefined) addTo(total, remainderOf(name, total.length), part);
+      else totals.set(name, first(part));
+      return total === undefined && !shared ? [stepNames.sum(name)] : [];
+    }),
     result: () => new Map([...shapes].map(([name, shape]) => [name, totals.get(name) ?? zeros(sizeOf(shape))] as const)),
   };
 }

@@ -2,7 +2,7 @@ import { type ClippingOptions, defaultRho } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
 import { type StepGraph, type StepLayer, stepNames } from '../clipping/step-graph.ts';
 import type { TypedGraph } from '../graph/ir.ts';
-import type { Engine, Feeds, RunResult, Session } from '../runtime/engine.ts';
+import type { Engine, Feeds, Outputs, RunResult, Session } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type FloatTensor, type Tensor, tensor } from '../tensor/tensor.ts';
 import { accumulator } from './accumulate.ts';
@@ -93,7 +93,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const shapes = new Map(names.map((name) => [name, analysis.task.model.initializers.get(name)?.shape ?? []]));
   const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads });
   const sessions: Lane[] = await Promise.all(Array.from({ length: lanes }, async () => ({
-    full: await open(full.graph), small: once(() => open(smallStep().graph)),
+    full: await open(full.graph), small: once(() => open(smallStep().graph)), spare: new Map(),
   })));
 
   return {
@@ -105,16 +105,21 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       const norms = new Float32Array(isPrivate ? batch.size : 0);
       const added = Array.from({ length: queue.length }, signal);
 
-      const start = async (lane: Lane, held: Feeds, { units, count, feeds }: Part): Promise<RunResult> =>
-        (units === microBatch ? lane.full : await lane.small()).run({
+      const start = async (lane: Lane, held: Feeds, { units, count, feeds }: Part): Promise<RunResult> => {
+        const session = units === microBatch ? lane.full : await lane.small();
+        const spare = lane.spare.get(units);
+        lane.spare.delete(units);
+        return session.run({
           ...held, ...feeds,
           [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
           ...(isPrivate && { [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)) }),
-        });
-      const keep = async ({ at, start: from, count }: Part, { outputs }: RunResult): Promise<void> => {
+        }, spare);
+      };
+      const keep = async (lane: Lane, { at, start: from, count, units }: Part, { outputs }: RunResult): Promise<void> => {
         // Even where there is nothing to wait for: the lane's next run is posted first.
         await added[at - 1]?.done;
-        sums.add(outputs);
+        const taken = new Set(sums.add(outputs));
+        lane.spare.set(units, Object.fromEntries(Object.entries(outputs).filter(([name]) => !taken.has(name))));
         losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), from);
         if (isPrivate) norms.set((outputs[stepNames.norms]!.data as Float32Array).subarray(0, count), from);
         added[at]!.resolve();
@@ -128,7 +133,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
           queue.prefetch();
           const [result] = await Promise.all([running, behind]);
           held = Object.fromEntries(Object.keys(held).map((name) => [name, result.feeds[name] ?? held[name]!]));
-          behind = keep(part, result);
+          behind = keep(lane, part, result);
         }
         await behind;
         return new Map(Object.entries(held) as [string, FloatTensor][]);
@@ -162,6 +167,8 @@ interface Lane {
   readonly full: Session;
   /** For remainders; compiled when there is one. */
   readonly small: Once<Promise<Session>>;
+  /** Outputs that have been read, by the units of their physical batch. */
+  readonly spare: Map<number, Outputs>;
 }
 
 /** A value made at the first call. */
