@@ -28,9 +28,9 @@ function batchOf(size: number): BatchSource {
   };
 }
 
-async function sumsAt(microBatch: number | undefined, size = 100) {
+async function sumsAt(microBatch: number | undefined, size = 100, threads = 2) {
   const program = await compileStep(analysis, {
-    mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, microBatch, engine: onnxruntimeEngine(), threads: 2,
+    mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, microBatch, engine: onnxruntimeEngine(), threads,
   });
   const found = await program.run(parametersOf(analysis), batchOf(size), 0.3);
   await program.release();
@@ -51,6 +51,14 @@ describe('a logical batch', () => {
       expect(relativeDifference(new Map([['n', found.norms], ['l', found.losses]]), new Map([['n', reference.norms], ['l', reference.losses]]))).toBeLessThan(1e-5);
       for (const [name, t] of found.parameters) (analysis.task.model.initializers as Map<string, Tensor>).set(name, t);
     }
+  });
+
+  it('has the very same sum whatever the number of lanes', async () => {
+    const one = await sumsAt(16, 90, 1);
+    for (const [name, t] of one.parameters) (analysis.task.model.initializers as Map<string, Tensor>).set(name, t);
+    const three = await sumsAt(16, 90, 3);
+    for (const [name, t] of three.parameters) (analysis.task.model.initializers as Map<string, Tensor>).set(name, t);
+    for (const [name, sum] of one.sums) expect(three.sums.get(name)).toEqual(sum);
   });
 
   it('may be empty: its sums are zero', async () => {

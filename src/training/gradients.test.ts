@@ -1,9 +1,33 @@
 import { describe, expect, it } from 'vitest';
 import { blobs } from '../../test/support/blobs.ts';
+import { buildModel } from '../models/index.ts';
 import { flatGroup, privacyPlan } from '../privacy/index.ts';
 import type { Ledger } from '../privacy/ledger.ts';
 import { privateGradients } from './gradients.ts';
 import type { StepProgram } from './step.ts';
+import { prepare } from './train.ts';
+
+describe('a model large enough for noise threads', () => {
+  it('is trained by them, the same for the same seed', async () => {
+    const weights = async (): Promise<readonly number[]> => {
+      const run = await prepare({
+        model: buildModel({ name: 'mlp', input: 4, hidden: [730, 730], classes: 2, activation: 'tanh' }, { seed: 1 }),
+        data: { train: blobs() }, privacy: { noiseMultiplier: 1, delta: 1e-4 },
+        training: { batchSize: 50, steps: 2, seed: 5, optimizer: { name: 'sgd', learningRate: 0.1 } },
+        performance: { threads: 1, microBatch: 16 },
+      });
+      for await (const _ of run.steps());
+      const { initializers } = run.model();
+      await run.release();
+      return [...initializers.values()].flatMap(({ data }) => Array.from(data as Float32Array));
+    };
+    const first = await weights();
+    expect(first.length).toBeGreaterThan(1 << 19);
+    const second = await weights();
+    expect(second.every((x, i) => x === first[i])).toBe(true);
+    expect(first.every(Number.isFinite)).toBe(true);
+  });
+});
 
 describe('privateGradients', () => {
   it('charges nothing and hands out nothing when the noise cannot be added', async () => {
