@@ -1,6 +1,6 @@
 import type { Dataset } from '../data/index.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
-import { type PrivacyPlan, clippedSum, privatise, privatiseInParallel } from '../privacy/index.ts';
+import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
 import { type Ledger, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
 import { poissonSample } from '../random/poisson.ts';
@@ -12,18 +12,22 @@ import type { Parameters, StepProgram, StepResult } from './step.ts';
 /** The gradient of one logical step, and what was seen in computing it. */
 export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' | 'norms'> {
   readonly gradient: UsableGradient;
+  /** What each clipping group was clipped to; none without privacy. */
+  readonly thresholds: readonly number[];
 }
 
 /** Draws a batch, computes the step and returns what an optimizer may follow, again and again. */
 export interface GradientSource {
   next(parameters: Parameters): Promise<GradientStep>;
+  /** With the thresholds of the next step; none without privacy. */
+  readonly groups: Groups;
   /** Erases the key that further steps would come from. */
   close(): Promise<void>;
 }
 
 /**
  * The private gradient: the plan's draw, the clipped sum, the plan's noise, once. A step is charged to the ledger, and
- * the charge is durable, before its gradient is handed out.
+ * the charge is durable, before its gradient is handed out and the next thresholds follow from it.
  */
 export function privateGradients({
   plan,
@@ -40,16 +44,23 @@ export function privateGradients({
   readonly threads?: NoiseThreads | undefined;
 }): GradientSource {
   const keys = plan.startRatchet();
+  let groups = plan.groups;
   return {
+    get groups() {
+      return groups;
+    },
     next: async (current) => {
       const stepKeys = keys.advance();
       const rows = plan.draw(stepKeys, data.size);
-      const { sums, ...seen } = await program.run(current, batchSource(data, rows), plan.clippingNorm);
-      const clipped = clippedSum(sums, plan.groups, program.rho);
+      const thresholds = groups.map(({ norm }) => norm);
+      const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
+      const counted = plan.adaptive === null ? undefined : seen.norms;
+      const clipped = clippedSum(sums, groups, program.rho, counted);
       const gradient = program.sharesSums
         ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
       await ledger?.charge(gradient.step, plan.event, digestOf(gradient));
-      return { ...seen, gradient };
+      groups = nextGroups(gradient, plan);
+      return { ...seen, gradient, thresholds };
     },
     close: async () => {
       keys.erase();
@@ -74,11 +85,12 @@ export function plainGradients({
 }): GradientSource {
   const keys = ratchet(seed);
   return {
+    groups: [],
     next: async (current) => {
       const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
       const { sums, ...seen } = await program.run(current, batchSource(data, rows), Infinity);
       for (const sum of sums.values()) for (let i = 0; i < sum.length; i++) sum[i]! /= batchSize;
-      return { ...seen, gradient: plainGradient(sums) };
+      return { ...seen, gradient: plainGradient(sums), thresholds: [] };
     },
     close: async () => keys.erase(),
   };

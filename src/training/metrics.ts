@@ -10,6 +10,11 @@ export interface PublicMetrics {
   /** ε spent by them; null in a run without privacy. */
   readonly epsilon: number | null;
   readonly learningRate: number;
+  /**
+   * Adaptive thresholds of the step, by clipping group: they follow from noised counts alone, which ε covers. Null where
+   * thresholds are fixed, and without privacy.
+   */
+  readonly thresholds: Readonly<Record<string, number>> | null;
 }
 
 /** Numbers of a step that were computed from private data without noise. */
@@ -18,12 +23,34 @@ export interface UncoveredMetrics {
   readonly drawn: number;
   /** Mean loss of the examples drawn, before the step's update; null when none was drawn. */
   readonly loss: number | null;
-  /** Median norm of their gradients; null without privacy or when none was drawn. */
+  /** Median norm of their whole gradients; null without privacy or when none was drawn. */
   readonly medianNorm: number | null;
-  /** Fraction of them whose gradient was above the clipping norm; null likewise. */
+  /** Fraction of them whose gradient was above the threshold, the mean over the clipping groups; null likewise. */
   readonly clipFraction: number | null;
   /** The expected batch size over the time that the step took, which tells of the number drawn. */
   readonly examplesPerSecond: number;
+}
+
+/**
+ * Means over the examples drawn whose values are finite (the others had no part in the step).
+ *
+ * @param norms [examples · thresholds]
+ */
+export function summaryOf(
+  losses: Float32Array, norms: Float32Array, thresholds: readonly number[],
+): Omit<UncoveredMetrics, 'examplesPerSecond'> {
+  const finite = losses.filter(Number.isFinite);
+  const K = thresholds.length;
+  const wholes = Float64Array.from({ length: K === 0 ? 0 : norms.length / K }, (_, i) =>
+    Math.hypot(...norms.subarray(i * K, (i + 1) * K)));
+  const sorted = wholes.filter(Number.isFinite).sort();
+  const clipped = norms.filter((norm, i) => Number.isFinite(wholes[Math.floor(i / K)]) && norm > (thresholds[i % K] ?? NaN));
+  return {
+    drawn: losses.length,
+    loss: finite.length === 0 ? null : finite.reduce((sum, loss) => sum + loss, 0) / finite.length,
+    medianNorm: sorted[sorted.length >> 1] ?? null,
+    clipFraction: sorted.length === 0 ? null : clipped.length / (sorted.length * K),
+  };
 }
 
 /** Files that grow by a line for each step. */
@@ -46,13 +73,16 @@ export function metricsLog(folder: string, now: () => number = () => Date.now() 
   files.events.append(eventFileHeader(started));
   return {
     write: (metrics, uncovered) => {
-      const { step, epsilon, learningRate } = metrics;
-      files.shown.append(line({ step, epsilon, learningRate }));
+      const { step, epsilon, learningRate, thresholds } = metrics;
+      files.shown.append(line({ step, epsilon, learningRate, ...(thresholds !== null && { thresholds }) }));
       files.events.append(
         // All at the start of the run: the time that a step took tells of the number drawn.
         scalarsRecord(Math.floor(started), step, {
           ...(epsilon !== null && { 'privacy/epsilon': epsilon }),
           'training/learning_rate': learningRate,
+          ...Object.fromEntries(
+            Object.entries(thresholds ?? {}).map(([group, value]) => [`clipping/threshold/${group}`, value]),
+          ),
         }),
       );
       files.uncovered.append(line({ step, ...uncovered }));

@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../errors.ts';
+import { allocations } from '../privacy/index.ts';
+import { clippingStyles } from './clipping.ts';
 import { type RecipeInput, resolveRecipe } from './recipe.ts';
 
 const least: RecipeInput = {
@@ -94,8 +96,19 @@ describe('resolveRecipe', () => {
       { 'training.seed': 'seven' },
       { 'privacy.sampling': 'full-batch', 'training.batchSize': undefined },
       { output: 'runs/x' },
+      ...clippingStyles.filter((style) => style !== 'groups').map((style) => ({ 'clipping.style': style })),
+      ...allocations.map((allocation) => ({ 'clipping.allocation': allocation })),
+      { 'clipping.style': 'groups', 'clipping.groups': { a: ['x.*'], b: { patterns: ['y.*'] }, c: { patterns: ['z'], norm: 2 } } },
+      { 'clipping.threshold': { adaptive: {} } },
+      { 'clipping.threshold': { adaptive: { quantile: 0.5, initial: 0.1, rescaleTo: 1 } } },
     ])
       expect(() => resolveRecipe(changed(changes))).not.toThrow();
+  });
+
+  it('fills in how thresholds adapt', () => {
+    expect(resolveRecipe(changed({ 'clipping.threshold': { adaptive: { quantile: 0.7 } } })).clipping.threshold).toEqual({
+      adaptive: { quantile: 0.7, learningRate: 0.2, budgetFraction: 0.01, initial: null, rescaleTo: null },
+    });
   });
 
   it('takes options of a model beside its name or under options', () => {
@@ -112,6 +125,8 @@ describe('resolveRecipe', () => {
     ['modle', 'modle', 'mlp', 'r.yaml', 'did you mean "model"?'],
     ['batchsize', 'training.batchsize', 3, 'training', 'did you mean "batchSize"?'],
     ['treads', 'performance.treads', 3, 'performance', 'did you mean "threads"?'],
+    ['quantle', 'clipping.threshold.adaptive.quantle', 0.5, 'clipping.threshold.adaptive', 'did you mean "quantile"?'],
+    ['pattern', 'clipping.groups.a.pattern', ['x'], 'clipping.groups.a', 'did you mean "patterns"?'],
   ])('refuses the unknown key %s by name and suggests the nearest', (key, path, value, where, fix) => {
     const parts = refusal({ [path]: value });
     expect(parts.what).toBe(`unknown option "${key}"`);
@@ -133,6 +148,17 @@ describe('resolveRecipe', () => {
     ['clipping.norm', 0],
     ['clipping.norm', Infinity],
     ['clipping.gamma', -1],
+    ['clipping.style', 'per-layr'],
+    ['clipping.allocation', 'equal'],
+    ['clipping.groups', { a: [] }],
+    ['clipping.groups', { a: 'x' }],
+    ['clipping.groups', { a: { patterns: ['x'], norm: 0 } }],
+    ['clipping.threshold', 'adaptive'],
+    ['clipping.threshold', 0.5],
+    ...['quantile', 'budgetFraction'].flatMap((key) => [0, 1, -1, NaN].map((value): [string, unknown] =>
+      ['clipping.threshold', { adaptive: { [key]: value } }])),
+    ...['learningRate', 'initial', 'rescaleTo'].flatMap((key) => [0, -1, NaN, Infinity].map((value): [string, unknown] =>
+      ['clipping.threshold', { adaptive: { [key]: value } }])),
     ['training.batchSize', 0],
     ['training.batchSize', -5],
     ['training.epochs', 0],
@@ -170,9 +196,15 @@ describe('resolveRecipe', () => {
     ['neither epsilon nor noiseMultiplier is given', { 'privacy.epsilon': undefined }],
     ['epochs and steps are both given', { 'training.steps': 100 }],
     ['neither epochs nor steps is given', { 'training.epochs': undefined }],
+    ['clipping by named groups without groups', { 'clipping.style': 'groups' }],
+    ['clipping groups are named', { 'clipping.groups': { a: ['*'] } }],
+    ['clipping groups are named', { 'clipping.style': 'per-layer', 'clipping.groups': { a: ['*'] } }],
     ['mode non-private in a private run', { 'performance.mode': 'non-private' }],
   ])('refuses contradictions: %s', (what, changes) => {
-    expect(refusal(changes)).toMatchObject({ what, where: expect.stringContaining('r.yaml') as string });
+    expect(refusal(changes)).toMatchObject({
+      what: expect.stringContaining(what) as string,
+      where: expect.stringContaining('r.yaml') as string,
+    });
   });
 
   it.each([
@@ -188,12 +220,7 @@ describe('resolveRecipe', () => {
     ['privacy.sampling', 'without-replacement'],
     ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
-    ['clipping.style', 'per-layer'],
-    ['clipping.style', 'per-block'],
-    ['clipping.groups', { a: ['*'] }],
     ['clipping.function', 'psac'],
-    ['clipping.threshold', { adaptive: { quantile: 0.5 } }],
-    ['clipping.allocation', 'weighted'],
     ['performance.mode', 'per-layer'],
     ['performance.optimizeFor', 'memory'],
   ])('knows that %s: %j is not available yet', (path, value) => {

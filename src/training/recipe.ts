@@ -13,6 +13,7 @@ import {
 } from '../optimizers/index.ts';
 import { parseWith } from '../parse.ts';
 import { showValue, unknownName } from '../suggest.ts';
+import { checkClipping, clippingSchema } from './clipping.ts';
 import { type LossName, isLoss, lossNames } from './loss.ts';
 
 /** A builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
@@ -40,17 +41,6 @@ const privacySchema = z.strictObject({
   neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']).default('add-remove'),
   noise: z.enum(['float']).default('float'),
   unit: z.enum(['example']).default('example'),
-});
-
-const clippingSchema = z.strictObject({
-  style: z.enum(['flat']).default('flat'),
-  groups: z.strictObject({}).default({}),
-  // Far below any useful threshold, squares in float32 would underflow.
-  norm: z.number().min(1e-6).default(1),
-  function: z.enum(clipFunctionNames).default('abadi'),
-  gamma: z.number().min(1e-6).default(0.01),
-  threshold: z.enum(['fixed']).default('fixed'),
-  allocation: z.enum(['global']).default('global'),
 });
 
 const trainingSchema = z.strictObject({
@@ -138,6 +128,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   const { optimizer, schedule } = recipe.training;
   checkModel(recipe.model, `${file}: model`);
   checkLength(recipe, file);
+  checkClipping(recipe.clipping, `${file}: clipping`);
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
   buildSchedule(schedule as ScheduleName, 100);
   return {
@@ -251,11 +242,7 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['privacy.sampling', is('truncated-poisson', 'without-replacement'), 'poisson or full-batch'],
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
-  ['clipping.style', is('per-layer', 'per-parameter', 'per-block', 'per-device', 'groups'), 'flat'],
-  ['clipping.groups', (value) => isMapping(value) && Object.keys(value).length > 0, 'no groups (flat clipping)'],
   ['clipping.function', is('normalize', 'global', 'psac'), clipFunctionNames.join(' or ')],
-  ['clipping.threshold', isMapping, 'fixed'],
-  ['clipping.allocation', is('equal-budget', 'weighted', 'minimal'), 'global'],
   ['performance.mode', is('per-layer'), modes.join(', ')],
   ['performance.optimizeFor', is('memory'), 'time'],
 ];

@@ -4,8 +4,9 @@ import { GhostgradError } from '../errors.ts';
 import { writeFileAtomically, writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
 import type { OptimizerState, Parameters } from '../optimizers/index.ts';
-import type { Certificate } from '../privacy/index.ts';
+import type { Certificate, Groups } from '../privacy/index.ts';
 import { safetensorsChunks } from '../tensor/safetensors.ts';
+import { tensor } from '../tensor/tensor.ts';
 import { type MetricsLog, metricsLog } from './metrics.ts';
 import type { Recipe } from './recipe.ts';
 import { recipeText } from './recipe-file.ts';
@@ -18,7 +19,7 @@ import { recipeText } from './recipe-file.ts';
  * - `ledger.jsonl`: what was spent, step by step
  * - `metrics.jsonl`, `events.out.tfevents.*`: numbers that are public or covered by ε
  * - `private/metrics.jsonl`: numbers that are not covered by ε
- * - `checkpoint/`: parameters and the optimizer's state
+ * - `checkpoint/`: parameters, the optimizer's state and the clipping thresholds
  */
 export interface RunFolder {
   readonly path: string;
@@ -26,7 +27,8 @@ export interface RunFolder {
   readonly metrics: MetricsLog;
   saveModel(model: Graph): void;
   saveCertificate(certificate: Certificate): void;
-  saveCheckpoint(parameters: Parameters, state: OptimizerState): void;
+  /** @param groups with the thresholds of the next step; none without privacy */
+  saveCheckpoint(parameters: Parameters, state: OptimizerState, groups: Groups): void;
   saveResult(result: object): void;
 }
 
@@ -71,10 +73,17 @@ export function createRunFolder(path: string, recipe: Recipe): RunFolder {
     metrics: metricsLog(path),
     saveModel: (model) => writeModel(join(path, 'model.onnx'), model),
     saveCertificate: (certificate) => write('privacy.json', `${JSON.stringify(certificate, null, 2)}\n`),
-    saveCheckpoint: (parameters, { step, tensors }) => {
+    saveCheckpoint: (parameters, { step, tensors }, groups) => {
       const metadata = { step: String(step) };
       writeFileAtomically(join(checkpoint, 'parameters.safetensors'), safetensorsChunks(parameters, metadata));
       writeFileAtomically(join(checkpoint, 'optimizer.safetensors'), safetensorsChunks(tensors, metadata));
+      if (groups.length === 0) return;
+      const thresholds = tensor('float64', [groups.length], Float64Array.from(groups, ({ norm }) => norm));
+      const names = JSON.stringify(groups.map(({ name }) => name));
+      writeFileAtomically(
+        join(checkpoint, 'clipping.safetensors'),
+        safetensorsChunks(new Map([['thresholds', thresholds]]), { ...metadata, groups: names }),
+      );
     },
     saveResult: (result) => write('result.json', `${JSON.stringify(result, null, 2)}\n`),
   };

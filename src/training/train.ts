@@ -2,16 +2,17 @@ import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
-import { type Certificate, type PrivacyPlan, certificate, flatGroup, privacyPlan } from '../privacy/index.ts';
+import { type Certificate, type Groups, type PrivacyPlan, certificate, privacyPlan } from '../privacy/index.ts';
 import { type Ledger, createLedger } from '../privacy/ledger.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
+import { adaptiveOf, clippingGroups } from './clipping.ts';
 import { type Analysis, analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
 import { plainGradients, privateGradients } from './gradients.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
-import type { PublicMetrics, UncoveredMetrics } from './metrics.ts';
+import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.ts';
 import { type MicroBatchChoice, fastestStep } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
@@ -110,6 +111,8 @@ export async function prepare(
   const plannedSteps =
     recipe.training.steps ?? Math.max(1, Math.floor(((recipe.training.epochs ?? 0) * datasetSize) / batchSize));
   if (batchSize > datasetSize) throw tooLarge(batchSize, datasetSize);
+  const partition = flat(analysis.parameters);
+  const sizeOf = (parameter: string): number => task.model.initializers.get(parameter)?.data.length ?? 0;
   const plan =
     recipe.privacy === 'none'
       ? null
@@ -120,11 +123,9 @@ export async function prepare(
           steps: plannedSteps,
           seed,
           rho: defaultRho,
-          groups: flatGroup(
-            analysis.parameters,
-            recipe.clipping.norm,
-            analysis.parameters.reduce((sum, name) => sum + (task.model.initializers.get(name)?.data.length ?? 0), 0),
-          ),
+          groups: clippingGroups(partition, sizeOf, recipe.clipping),
+          allocation: recipe.clipping.allocation,
+          adaptive: adaptiveOf(recipe.clipping),
         });
 
   const { program, reason } = await compiled(analysis, recipe, {
@@ -152,16 +153,17 @@ export async function prepare(
     while (open && state.step < plannedSteps && signal?.aborted !== true) {
       const begun = performance.now();
       const learningRate = optimizer.learningRate * schedule(state.step);
-      const { gradient, losses, norms, ...step } = await gradients.next(parameters);
+      const { gradient, losses, norms, thresholds, ...step } = await gradients.next(parameters);
       state = optimizer.update(step.parameters, gradient, state, learningRate);
       parameters = step.parameters;
       const metrics: PublicMetrics = {
         step: state.step,
         learningRate,
         epsilon: plan?.spent(state.step) ?? null,
+        thresholds: plan === null || plan.adaptive === null ? null : byName(plan.groups, thresholds),
       };
       const uncovered: UncoveredMetrics = {
-        ...summaryOf(losses, norms, recipe.clipping.norm),
+        ...summaryOf(losses, norms, thresholds),
         examplesPerSecond: (1000 * batchSize) / (performance.now() - begun),
       };
       folder?.metrics.write(metrics, uncovered);
@@ -175,6 +177,8 @@ export async function prepare(
       plan,
       steps: state.step,
       clipFunction: recipe.clipping.function,
+      style: recipe.clipping.style,
+      finalGroups: gradients.groups,
       software: software(),
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),
     });
@@ -198,7 +202,7 @@ export async function prepare(
     await release();
     const model = currentModel();
     const certified = currentCertificate();
-    folder?.saveCheckpoint(parameters, state);
+    folder?.saveCheckpoint(parameters, state, gradients.groups);
     if (certified !== null) folder?.saveCertificate(certified);
     folder?.saveModel(model);
     const test =
@@ -288,14 +292,5 @@ const tooLarge = (batchSize: number, datasetSize: number): GhostgradError =>
     fix: 'choose a smaller batch',
   });
 
-/** Means over the examples drawn whose values are finite (the others had no part in the step). */
-function summaryOf(losses: Float32Array, norms: Float32Array, threshold: number): Omit<UncoveredMetrics, 'examplesPerSecond'> {
-  const finite = losses.filter(Number.isFinite);
-  const sorted = norms.filter(Number.isFinite).sort();
-  return {
-    drawn: losses.length,
-    loss: finite.length === 0 ? null : finite.reduce((sum, loss) => sum + loss, 0) / finite.length,
-    medianNorm: sorted[sorted.length >> 1] ?? null,
-    clipFraction: sorted.length === 0 ? null : sorted.filter((norm) => norm > threshold).length / sorted.length,
-  };
-}
+const byName = (groups: Groups, thresholds: readonly number[]): Readonly<Record<string, number>> =>
+  Object.fromEntries(groups.map(({ name }, k) => [name, thresholds[k] ?? NaN]));
