@@ -2,6 +2,7 @@ import { existsSync, mkdirSync, readFileSync, readdirSync, statSync, symlinkSync
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { temporaryFolder } from '../../test/support/temp.ts';
+import { groupsOf } from '../privacy/index.ts';
 import { buildModel } from '../models/index.ts';
 import { decodeSafetensors } from '../tensor/safetensors.ts';
 import { float32 } from '../tensor/tensor.ts';
@@ -80,9 +81,9 @@ describe('a run folder', () => {
     const path = join(temporaryFolder().folder, 'runs', 'a');
     const run = createRunFolder(path, recipe);
     const uncovered = { drawn: 12345, loss: 0.12345, medianNorm: 6.54321, clipFraction: 0.54321, examplesPerSecond: 1234.5 };
-    run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1 }, uncovered);
+    run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1, thresholds: null }, uncovered);
     run.metrics.write(
-      { step: 2, epsilon: 0.7, learningRate: 0.1 },
+      { step: 2, epsilon: 0.7, learningRate: 0.1, thresholds: { conv: 0.25, head: 2 } },
       { ...uncovered, loss: null },
     );
     run.metrics.close();
@@ -96,7 +97,7 @@ describe('a run folder', () => {
         .map((line) => JSON.parse(line) as unknown),
     ).toEqual([
       { step: 1, epsilon: 0.5, learningRate: 0.1 },
-      { step: 2, epsilon: 0.7, learningRate: 0.1 },
+      { step: 2, epsilon: 0.7, learningRate: 0.1, thresholds: { conv: 0.25, head: 2 } },
     ]);
     expect(
       read('private/metrics.jsonl')
@@ -109,8 +110,10 @@ describe('a run folder', () => {
     ]);
     expect(read('private/README.txt')).toContain('does not cover');
     const events = readdirSync(path).find((name) => name.startsWith('events.out.tfevents.')) ?? '';
-    const tags = [...read(events).matchAll(/[a-z]+\/[a-z_]+/g)].map(String);
-    expect(new Set(tags)).toEqual(new Set(['privacy/epsilon', 'training/learning_rate']));
+    const tags = [...read(events).matchAll(/[a-z]+(?:\/[a-z_]+)+/g)].map(String);
+    expect(new Set(tags)).toEqual(new Set([
+      'privacy/epsilon', 'training/learning_rate', 'clipping/threshold/conv', 'clipping/threshold/head',
+    ]));
     const times = wallTimes(readFileSync(join(path, events))).slice(1);
     expect(times).toHaveLength(2);
     expect(new Set(times).size).toBe(1);
@@ -125,10 +128,12 @@ describe('a run folder', () => {
     const run = createRunFolder(path, recipe);
     const model = buildModel('mlp', { seed: 1 });
     run.saveModel(model);
-    run.saveCheckpoint(new Map([['w', float32([1, 2])]]), {
-      step: 3,
-      tensors: new Map([['momentum/w', float32([3, 4])]]),
-    });
+    const groups = groupsOf([
+      { name: 'conv', norm: 0.1, parameters: ['w'], size: 2 },
+      { name: 'head', norm: 3, parameters: ['v'], size: 1 },
+    ]);
+    const state = { step: 3, tensors: new Map([['momentum/w', float32([3, 4])]]) };
+    run.saveCheckpoint(new Map([['w', float32([1, 2])]]), state, groups);
     run.saveResult({ steps: 3 });
     run.metrics.close();
     expect(openModel(join(path, 'model.onnx')).initializers).toEqual(model.initializers);
@@ -137,6 +142,8 @@ describe('a run folder', () => {
     expect(checkpoint('parameters')).toMatchObject({ metadata: { step: '3' } });
     expect(checkpoint('parameters').tensors.get('w')?.data).toEqual(Float32Array.of(1, 2));
     expect(checkpoint('optimizer').tensors.get('momentum/w')?.data).toEqual(Float32Array.of(3, 4));
+    expect(checkpoint('clipping').metadata).toEqual({ step: '3', groups: '["conv","head"]' });
+    expect(checkpoint('clipping').tensors.get('thresholds')?.data).toEqual(Float64Array.of(0.1, 3));
     expect(JSON.parse(readFileSync(join(path, 'result.json'), 'utf8'))).toEqual({ steps: 3 });
     expect(files(path).filter((name) => name.endsWith('.tmp'))).toEqual([]);
   });
@@ -154,14 +161,14 @@ describe('a run folder', () => {
       failing.set(call, 'ENOSPC');
       for (const save of [
         () => run.saveModel(buildModel('mlp', { seed: 1 })),
-        () => run.saveCheckpoint(new Map([['w', float32([1])]]), { step: 1, tensors: new Map() }),
+        () => run.saveCheckpoint(new Map([['w', float32([1])]]), { step: 1, tensors: new Map() }, []),
         () => run.saveResult({}),
       ])
         expect(save).toThrow(/no space left on the disk/);
       failing.clear();
     }
     failing.set('writeSync', 'ENOSPC');
-    const metrics = { step: 1, epsilon: 1, learningRate: 1 };
+    const metrics = { step: 1, epsilon: 1, learningRate: 1, thresholds: null };
     expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1, examplesPerSecond: 1 })).toThrow(
       'metrics cannot be written',
     );

@@ -1,3 +1,4 @@
+import { flat } from '../clipping/groups.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
@@ -132,7 +133,7 @@ export async function prepare(
     mode: recipe.performance.mode,
     threads,
     engine,
-    clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma },
+    clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma, groups: partition },
   }, { batchSize, steps: plannedSteps });
   const optimizer = buildOptimizer(recipe.training.optimizer);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
