@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../errors.ts';
 import { allocations } from '../privacy/index.ts';
-import { clippingStyles } from './clipping.ts';
 import { type RecipeInput, resolveRecipe } from './recipe.ts';
 
 const least: RecipeInput = {
@@ -96,9 +95,7 @@ describe('resolveRecipe', () => {
       { 'training.seed': 'seven' },
       { 'privacy.sampling': 'full-batch', 'training.batchSize': undefined },
       { output: 'runs/x' },
-      ...clippingStyles.filter((style) => style !== 'groups').map((style) => ({ 'clipping.style': style })),
       ...allocations.map((allocation) => ({ 'clipping.allocation': allocation })),
-      { 'clipping.style': 'groups', 'clipping.groups': { a: ['x.*'], b: { patterns: ['y.*'] }, c: { patterns: ['z'], norm: 2 } } },
       { 'clipping.threshold': { adaptive: {} } },
       { 'clipping.threshold': { adaptive: { quantile: 0.5, initial: 0.1, rescaleTo: 1 } } },
     ])
@@ -196,9 +193,7 @@ describe('resolveRecipe', () => {
     ['neither epsilon nor noiseMultiplier is given', { 'privacy.epsilon': undefined }],
     ['epochs and steps are both given', { 'training.steps': 100 }],
     ['neither epochs nor steps is given', { 'training.epochs': undefined }],
-    ['clipping by named groups without groups', { 'clipping.style': 'groups' }],
     ['clipping groups are named', { 'clipping.groups': { a: ['*'] } }],
-    ['clipping groups are named', { 'clipping.style': 'per-layer', 'clipping.groups': { a: ['*'] } }],
     ['mode non-private in a private run', { 'performance.mode': 'non-private' }],
   ])('refuses contradictions: %s', (what, changes) => {
     expect(refusal(changes)).toMatchObject({

@@ -242,6 +242,7 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['privacy.sampling', is('truncated-poisson', 'without-replacement'), 'poisson or full-batch'],
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
+  ['clipping.style', is('per-layer', 'per-parameter', 'per-block', 'per-device', 'groups'), 'flat'],
   ['clipping.function', is('normalize', 'global', 'psac'), clipFunctionNames.join(' or ')],
   ['performance.mode', is('per-layer'), modes.join(', ')],
   ['performance.optimizeFor', is('memory'), 'time'],
