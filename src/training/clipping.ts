@@ -1,8 +1,7 @@
 import { z } from 'zod';
 import { clipFunctionNames } from '../clipping/clip-functions.ts';
-import type { Partition } from '../clipping/groups.ts';
 import { GhostgradError } from '../errors.ts';
-import { type AdaptiveThresholds, type Groups, allocations, groupsOf } from '../privacy/index.ts';
+import { type AdaptiveThresholds, type Group, type Groups, allocations, groupsOf } from '../privacy/index.ts';
 import { largestThreshold, leastThreshold } from '../privacy/quantiles.ts';
 
 /** How a recipe may part the trainable parameters into groups that are clipped each by itself. */
@@ -75,6 +74,9 @@ export function adaptiveOf({ threshold: given }: Pick<ClippingRecipe, 'threshold
   const { quantile, learningRate, budgetFraction, rescaleTo } = given.adaptive;
   return { quantile, learningRate, budgetFraction, rescaleTo };
 }
+
+/** The trainable parameters, each in one group. */
+export type Partition = readonly Pick<Group, 'name' | 'parameters'>[];
 
 /**
  * The groups with their first thresholds: a group's own norm, else the `initial` of adaptive thresholds, else C/√K for

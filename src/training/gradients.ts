@@ -1,4 +1,5 @@
 import type { Dataset } from '../data/index.ts';
+import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
 import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
 import { type Ledger, digestOf } from '../privacy/ledger.ts';
@@ -53,7 +54,7 @@ export function privateGradients({
       const stepKeys = keys.advance();
       const rows = plan.draw(stepKeys, data.size);
       const thresholds = groups.map(({ norm }) => norm);
-      const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
+      const { sums, ...seen } = await program.run(current, batchSource(data, rows), onlyOf(thresholds));
       const counted = plan.adaptive === null ? undefined : seen.norms;
       const clipped = clippedSum(sums, groups, program.rho, counted);
       const gradient = program.sharesSums
@@ -94,4 +95,16 @@ export function plainGradients({
     },
     close: async () => keys.erase(),
   };
+}
+
+/** The step clips to one threshold; what it sums is not bounded group by group. */
+function onlyOf(thresholds: readonly number[]): number {
+  const [only, ...others] = thresholds;
+  if (only !== undefined && others.length === 0) return only;
+  throw new GhostgradError({
+    what: 'several clipping groups in a step of one',
+    where: 'clipping.style',
+    found: `${thresholds.length} groups`,
+    expected: 'flat clipping',
+  });
 }

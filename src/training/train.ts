@@ -1,4 +1,3 @@
-import { flat } from '../clipping/groups.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
@@ -112,7 +111,7 @@ export async function prepare(
   const plannedSteps =
     recipe.training.steps ?? Math.max(1, Math.floor(((recipe.training.epochs ?? 0) * datasetSize) / batchSize));
   if (batchSize > datasetSize) throw tooLarge(batchSize, datasetSize);
-  const partition = flat(analysis.parameters);
+  const partition = [{ name: 'all', parameters: analysis.parameters }];
   const sizeOf = (parameter: string): number => task.model.initializers.get(parameter)?.data.length ?? 0;
   const plan =
     recipe.privacy === 'none'
@@ -133,7 +132,7 @@ export async function prepare(
     mode: recipe.performance.mode,
     threads,
     engine,
-    clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma, groups: partition },
+    clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma },
   }, { batchSize, steps: plannedSteps });
   const optimizer = buildOptimizer(recipe.training.optimizer);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
