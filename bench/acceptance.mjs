@@ -63,10 +63,13 @@ const rows = [
   ...models.map((one) => ({
     id: `pytorch-${one.model}`,
     what: named(one),
-    command: [script('compare-pytorch.mjs'), one.model, String(one.batch), String(rounds), python],
+    command: [
+      script('compare-pytorch.mjs'), one.model, String(one.batch), ...(one.sequence === undefined ? [] : ['--sequence', String(one.sequence)]),
+      '--rounds', String(rounds), '--processes', quick ? '1' : '5', '--python', python,
+    ],
     read: ({ results, bestPyTorch, torchVersion }) => {
       const [plain, kept] = [results['ghostgrad non-private'], results['ghostgrad book-keeping']];
-      const whose = `non-private PyTorch ${torchVersion} (${bestPyTorch.replace('PyTorch ', '')})`;
+      const whose = `non-private PyTorch ${torchVersion} (best: ${bestPyTorch})`;
       return [
         atMost(`book-keeping / ${whose}, time`, one.kind === 'cnn' ? 1.10 : 0.90, kept.timeToBestPyTorch),
         atMost(`non-private / ${whose}, peak memory`, 1.05, plain.memoryToPyTorch),
