@@ -7,6 +7,9 @@ import { gramNorm } from './gram.ts';
 import { patchGram, shiftedRows, unfold } from './unfold.ts';
 import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, weigh, weightedSum } from './unit.ts';
 
+/** From so many channels on, shifting patches takes less time than unfolding them. */
+const fewestShifted = 16;
+
 /** A convolution is an outer product over its output positions, of patches with output gradients, in each group. */
 export function convolution(c: Context, use: Use<'convolution'>): Contraction {
   const { b, units, parameterShape } = c;
@@ -29,12 +32,19 @@ export function convolution(c: Context, use: Use<'convolution'>): Contraction {
   const selected = T <= d / groups;
   const gradients = (x: Value) => byGroup(reshape(b, x, [n, p, positions]));
   const outputGradient = () => (selected ? finiteOnly(c, use.outputGradient) : use.outputGradient);
-  const perExample = () => (channels === groups
-    ? depthwiseGradients(c, input(), outputGradient(), geometry)
-    : reshape(
-      b, matmul(b, gradients(outputGradient()), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }),
-      [units, ...parameterShape],
-    ));
+  // Patches of many channels are cheaper shifted than unfolded (BENCHMARKS.md), and take less memory.
+  const perOffset = () => {
+    const rows = gradients(outputGradient());
+    const parts = shiftedRows(b, input(), geometry, out).map((patch) =>
+      reshape(b, matmul(b, rows, reshape(b, patch, [units, T, channels])), [units, p, channels, 1]));
+    return reshape(b, concat(b, parts, 3), [units, ...parameterShape]);
+  };
+  const unfolded = () => reshape(
+    b, matmul(b, gradients(outputGradient()), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }),
+    [units, ...parameterShape],
+  );
+  const perExample = () => (channels === groups ? depthwiseGradients(c, input(), outputGradient(), geometry)
+    : groups === 1 && channels >= fewestShifted ? perOffset() : unfolded());
   const gram = (x: Value) => matmul(b, x, x, { transposeX: true });
   // With longer steps there are more pixels than patches, and the patches' own Gram matrix is the cheaper one.
   const fromPixels = geometry.strides.every((stride) => stride === 1);
