@@ -64,7 +64,8 @@ export function weigh(c: Context, x: Value, weights: Weights | undefined): Value
 }
 
 /**
- * f(x, weight·y) where f is a sum of products over the units: the units that are dropped are selected away in both.
+ * f(x, weight·y) where f is a sum of products over the units: the units that are dropped are selected away in both, and
+ * the smaller of the two is weighed.
  *
  * ONNX Runtime's Where makes three passes over its operand, and its Gather copies at the speed of memory: a dropped unit
  * is replaced by one that is kept, and weighs nothing. When none is kept, what comes out is 0·NaN or 0, and made 0.
@@ -76,8 +77,10 @@ export function weighedProduct(
   const { b, units } = c;
   const kept = keptUnits(b, weights.valid);
   const replaced = (v: Value) => b.op('Gather', [reshape(b, v, [units, sizeOf(b.shape(v)) / units]), kept], { axis: int(0) });
-  const weighed = mul(b, replaced(y), reshape(b, weights.weights, [units, 1]));
-  return numberOrZero(b, f(reshape(b, replaced(x), b.shape(x)), reshape(b, weighed, b.shape(y))));
+  const weighed = (v: Value) => mul(b, v, reshape(b, weights.weights, [units, 1]));
+  const size = (v: Value) => sizeOf(b.shape(v));
+  const [left, right] = size(x) <= size(y) ? [weighed(replaced(x)), replaced(y)] : [replaced(x), weighed(replaced(y))];
+  return numberOrZero(b, f(reshape(b, left, b.shape(x)), reshape(b, right, b.shape(y))));
 }
 
 /** For each unit its own number where it is kept, else that of the first that is. */
