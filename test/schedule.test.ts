@@ -5,7 +5,8 @@ import { describe, expect, it } from 'vitest';
 import { feedsFor } from '../src/bench/feeds.ts';
 import { defaultRho } from '../src/clipping/norm.ts';
 import type { Mode } from '../src/clipping/plan.ts';
-import { executionOrder } from '../src/clipping/schedule.ts';
+import { executionOrder, inOrder } from '../src/clipping/schedule.ts';
+import { stepNames } from '../src/clipping/step-graph.ts';
 import type { TypedGraph } from '../src/graph/ir.ts';
 import { onnxruntimeEngine, programOf } from '../src/runtime/node.ts';
 import { analyse, compileTask } from '../src/training/compile.ts';
@@ -48,4 +49,13 @@ describe('the order of execution is the one that is planned', () => {
     const torn = found.filter((node, i) => found[i + 1] !== next.get(node)).length;
     expect(torn / found.length, `${torn} of ${found.length} nodes are followed by another`).toBeLessThan(0.01);
   });
+});
+
+it('the outputs are computed in the order that is asked for', () => {
+  const graph = stepOf('mlp-random', 'non-private');
+  const sums = graph.outputs.map(({ name }) => name).filter((name) => name.startsWith(stepNames.sum('')));
+  for (const names of [sums, sums.toReversed()]) {
+    const order = executionOrder(inOrder(graph, names)).flatMap(({ outputs }) => outputs);
+    expect(order.filter((name) => sums.includes(name))).toEqual(names);
+  }
 });

@@ -35,6 +35,18 @@ function dependents({ nodes }: Pick<Graph, 'nodes'>, values: Iterable<Value>): R
 }
 
 /**
+ * Has the graph's outputs computed in the order of these names: what makes an output that nothing else reads stands at the
+ * end of the file, the maker of the first name last.
+ */
+export function inOrder(graph: TypedGraph, names: readonly string[]): TypedGraph {
+  const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));
+  const isLast = ({ outputs }: Node): boolean => outputs.every((o) => !read.has(o));
+  const place = ({ outputs }: Node): number => Math.min(...outputs.map((o) => names.indexOf(o)).filter((i) => i >= 0));
+  const last = graph.nodes.filter(isLast).sort((one, other) => place(other) - place(one));
+  return { ...graph, nodes: [...graph.nodes.filter((node) => !isLast(node)), ...last] };
+}
+
+/**
  * Puts the nodes that depend on no data (the transposed kernels of input gradients, say) before all others.
  *
  * A kernel prepared for the backward pass would otherwise be made before the activations that it meets

@@ -8,7 +8,8 @@ import { sizeOf } from '../tensor/tensor.ts';
 import type { Contraction, NormParts, Weights } from './contraction.ts';
 import { type Part, partsOf } from './parts.ts';
 import { type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
-import { dataLast } from './schedule.ts';
+import { liveBytes } from './live.ts';
+import { dataLast, inOrder } from './schedule.ts';
 import { type LayerPlan, type Mode, isTwoPass, planLayer } from './plan.ts';
 import { squaredLength, sum } from './unit.ts';
 
@@ -78,7 +79,7 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const first = pass(seed);
   const losses = [stepNames.losses, unitLosses(b, source.loss, rowMask, units)] as const;
   if (!isPrivate) {
-    return finish(b, first, units, rows, [...sumOutputs(b, first, undefined), losses]);
+    return finish(b, source, first, { units, rows }, [...sumOutputs(b, first, undefined), losses]);
   }
 
   const threshold = b.input(stepNames.threshold, { dtype: 'float32', shape: [] });
@@ -90,15 +91,12 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   // The second pass forms the first one's gradients again, bit for bit. Weights in its seeds would be cheaper, but every
   // later sum of the pass would round otherwise, and where it cancels the weighted gradient could exceed the bound.
   const summed = isTwoPass(options.mode) ? pass(seedOf(b, seed, clipped.valid)) : first;
-  // ONNX Runtime visits the outputs from the last emitted to the first. Once the norms are known, the first layers'
-  // sums come first: they are small, and free the largest activations before the last layers' large sums are formed.
-  const inOrder = isTwoPass(options.mode) ? summed : [...summed].reverse();
-  const outputs = [...sumOutputs(b, inOrder, clipped), losses, [stepNames.norms, norm.computed] as const];
+  const outputs = [...sumOutputs(b, summed, clipped), losses, [stepNames.norms, norm.computed] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, clipped.weights]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
   }
-  return finish(b, first, units, rows, outputs);
+  return finish(b, source, first, { units, rows }, outputs);
 }
 
 /**
@@ -181,13 +179,32 @@ function sumOutputs(b: GraphBuilder, layers: readonly Layer[], weights: Weights 
 }
 
 function finish(
-  b: GraphBuilder, layers: readonly Layer[], units: number, rows: number, outputs: readonly (readonly [string, Value])[],
+  b: GraphBuilder, source: StepSource, layers: readonly Layer[], rest: Pick<StepGraph, 'units' | 'rows'>,
+  outputs: readonly (readonly [string, Value])[],
 ): StepGraph {
   const graph = b.build(outputs, 'step');
   const data = graph.inputs.map(({ name }) => name).filter((name) => !layers.some(({ parameter }) => parameter === name));
   return {
-    graph: dataLast(graph, new Set(data)),
+    graph: scheduled(dataLast(graph, new Set(data)), sumsBackward(source, layers)),
     layers: layers.map(({ parameter, sites, contraction, plan }) => ({ parameter, sites, contraction, plan })),
-    units, rows,
+    ...rest,
   };
+}
+
+/** The sums in the order in which the backward pass meets their layers. */
+function sumsBackward({ graph }: StepSource, layers: readonly Layer[]): readonly string[] {
+  const places = new Map(graph.nodes.map(({ name }, i) => [name, i]));
+  const place = ({ sites }: Layer): number => Math.min(...sites.map(({ node }) => places.get(node.name) ?? 0));
+  return [...new Set([...layers].sort((one, other) => place(other) - place(one)).map(({ parameter }) => stepNames.sum(parameter)))];
+}
+
+/**
+ * The schedule that takes the least memory. The sums are formed along the backward pass, or the first layers' before the
+ * last layers': theirs are small, and free the largest activations.
+ */
+function scheduled(graph: TypedGraph, backward: readonly string[]): TypedGraph {
+  const rest = graph.outputs.map(({ name }) => name).filter((name) => !backward.includes(name));
+  const candidates = [backward, backward.toReversed()].map((sums) => inOrder(graph, [...sums, ...rest]));
+  const bytes = candidates.map(liveBytes);
+  return candidates[bytes.indexOf(Math.min(...bytes))]!;
 }
