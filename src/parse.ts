@@ -54,6 +54,9 @@ function explain(
 
 /** For the misspelling of one of several values. */
 function suggestion(issue: Issue, found: unknown): string | undefined {
+  if (issue.code === 'invalid_union') {
+    return issue.errors.map(([first]) => first && suggestion(first, found)).find((fix) => fix !== undefined);
+  }
   if (issue.code !== 'invalid_value' || typeof found !== 'string') return undefined;
   const meant = nearest(found, issue.values.filter((v) => typeof v === 'string'));
   return meant === undefined ? undefined : `did you mean "${meant}"?`;

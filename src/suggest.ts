@@ -48,3 +48,25 @@ export function showValue(value: unknown): string {
   const text = typeof value === 'number' || value === undefined ? String(value) : JSON.stringify(value) ?? typeof value;
   return text.length > 80 ? `${text.slice(0, 77)}...` : text;
 }
+
+/**
+ * The parameters that a pattern matches, `*` standing for any characters. A pattern that matches none is a slip: what it
+ * was meant for would silently be left out.
+ *
+ * @throws GhostgradError where nothing matches, with the nearest name when one is near
+ */
+export function matching(pattern: string, parameters: readonly string[], where: string): readonly string[] {
+  const regex = wildcard(pattern);
+  const matches = parameters.filter((name) => regex.test(name));
+  if (matches.length > 0) return matches;
+  const shown = parameters.slice(0, 8).join(', ');
+  const meant = nearest(pattern, parameters);
+  throw new GhostgradError({
+    what: `pattern "${pattern}" matches no parameter`, where,
+    expected: `names of trainable parameters, * for any characters: ${shown}${parameters.length > 8 ? ', …' : ''}`,
+    fix: meant === undefined ? '`ghostgrad explain MODEL` lists the names' : `did you mean "${meant}"?`,
+  });
+}
+
+const wildcard = (pattern: string): RegExp =>
+  new RegExp(`^${pattern.split('*').map((s) => s.replace(/[.+?^${}()|[\]\\]/g, '\\$&')).join('.*')}$`);

@@ -33,7 +33,7 @@ async function sumOf(
   });
   const { sums } = await program.run(new Map([['w', float32([1e-30, 1e-30], [2, 1])]]), {
     size: s.length, feeds: () => ({ x: float32(x, [s.length, 2]), s: float32(s, [s.length, 1]) }),
-  }, threshold);
+  }, [threshold]);
   await program.release();
   return [...sums.get('w')!];
 }

@@ -55,9 +55,9 @@ async function release(sketches: readonly Sketch[], shape: Shape, norm: NormMeth
   const costs = { ghost: 0, instantiate: 0, product: 0, weighted: 0 };
   const parts = normOf(b, { does, plan: { norm, sum, costs, reason: '' } });
   const mask = b.input('mask', { dtype: 'bool', shape: [1] });
-  const weights = clipWeights(b, safeNorm(b, [parts], 1, defaultRho), mask, b.scalar(threshold), { function: 'abadi', gamma: 0.01 });
+  const { groups: [weights] } = clipWeights(b, safeNorm(b, [[parts]], 1, defaultRho), mask, b.constant(float32([threshold])), { function: 'abadi', gamma: 0.01 });
   const released = sum === 'product' && does.product !== undefined ? does.product(weights) : does.weightedSum(weights);
-  const session = await onnxruntimeEngine().compile(b.build([['weight', weights.weights], ['sum', released]]), { threads: 1 });
+  const session = await onnxruntimeEngine().compile(b.build([['weight', weights!.weights], ['sum', released]]), { threads: 1 });
   const { outputs } = await session.run({ ...feeds, mask: tensor('bool', [1], Uint8Array.of(1)) });
   await session.release();
   return { weight: (outputs['weight']!.data as Float32Array)[0]!, sum: outputs['sum']!.data as Float32Array };

@@ -45,15 +45,17 @@ type Method = 'ghost' | 'instantiated';
 /** Clip weights for the operands, and the exact norms of their gradients in float64. */
 async function clip(
   use: (a: string, b: string) => ParameterUse, parameter: Shape, a: readonly number[], shapeA: Shape,
-  bb: readonly number[], shapeB: Shape, method: Method, threshold: number,
+  bb: readonly number[], shapeB: Shape, method: Method, threshold: number, name: 'abadi' | 'normalize' = 'abadi',
 ): Promise<Float32Array> {
   const b = graphBuilder(semantics);
   const contraction = contractionOf(b, [use(b.input('a', { dtype: 'float32', shape: shapeA }), b.input('b', { dtype: 'float32', shape: shapeB }))], parameter, units, true);
   const parts = method === 'ghost' && contraction.ghost !== undefined ? contraction.ghost() : contraction.instantiated();
-  const norm = safeNorm(b, [parts], units, defaultRho);
+  // A group beside it, with ordinary gradients of its own.
+  const beside = { squared: b.constant(float32([1, 4, 9])) };
+  const norm = safeNorm(b, [[beside], [parts]], units, defaultRho);
   const mask = b.input('mask', { dtype: 'bool', shape: [units] });
-  const { weights } = clipWeights(b, norm, mask, b.scalar(threshold), { function: 'abadi', gamma: 0.01 });
-  const session = await onnxruntimeEngine().compile(b.build([['weights', weights]]), { threads: 1 });
+  const { groups: [, clipped] } = clipWeights(b, norm, mask, b.constant(float32([1, threshold])), { function: name, gamma: 0.01 });
+  const session = await onnxruntimeEngine().compile(b.build([['weights', clipped!.weights]]), { threads: 1 });
   const { outputs } = await session.run({ a: float32(a, shapeA), b: float32(bb, shapeB), mask: tensor('bool', [units], Uint8Array.of(1, 1, 1)) });
   await session.release();
   return outputs['weights']!.data as Float32Array;
@@ -75,14 +77,16 @@ function expectBound(weights: Float32Array, norms: readonly number[], threshold:
 }
 
 describe('w·‖true gradient‖ ≤ R(1+ρ) on adversarial operands', () => {
-  it.each<Method>(['ghost', 'instantiated'])('matrix products, %s', async (method) => {
+  const both = (['ghost', 'instantiated'] as const).flatMap((method) => (['abadi', 'normalize'] as const).map((name) => [method, name] as const));
+
+  it.each(both)('matrix products, %s, %s', async (method, name) => {
     await fc.assert(fc.asyncProperty(adversary, fc.constantFrom(1, 1e-3, 1e3), async ({ seed, T, d, p, scaleA, scaleB, equal, cancel }, threshold) => {
       const random = testRandom(seed);
       const a = positions(random, T, d, scaleA, equal, false);
       const bb = positions(random, T, p, scaleB, cancel, true);
       const weights = await clip(
         (x, y) => ({ kind: 'outer', input: x, outputGradient: y, transposed: false }), [d, p],
-        a, [units, T, d], bb, [units, T, p], method, threshold,
+        a, [units, T, d], bb, [units, T, p], method, threshold, name,
       );
       expectBound(weights, exactNorms(Float32Array.from(a), Float32Array.from(bb), T, d, p), threshold);
     }), { numRuns: 60 });
@@ -103,7 +107,7 @@ describe('w·‖true gradient‖ ≤ R(1+ρ) on adversarial operands', () => {
     }), { numRuns: 10 });
   });
 
-  it.each<Method>(['ghost', 'instantiated'])('convolutions, %s', async (method) => {
+  it.each(both)('convolutions, %s, %s', async (method, name) => {
     await fc.assert(fc.asyncProperty(adversary, async ({ seed, d, p, scaleA, scaleB, equal, cancel }) => {
       const random = testRandom(seed);
       // 1×1 kernels over 4×4 pixels: the gradient is that of a matrix product over the pixels.
@@ -114,7 +118,7 @@ describe('w·‖true gradient‖ ≤ R(1+ρ) on adversarial operands', () => {
         Array.from({ length: n }, (_, c) => Array.from({ length: T }, (_, t) => x[(u * T + t) * n + c]!))).flat(2);
       const weights = await clip(
         (x, y) => ({ kind: 'convolution', input: x, outputGradient: y, geometry: { kernel: [1, 1], strides: [1, 1], dilations: [1, 1], pads: [0, 0, 0, 0], groups: 1 } }),
-        [p, d, 1, 1], channelsFirst(a, d), [units, d, 4, 4], channelsFirst(bb, p), [units, p, 4, 4], method, 1,
+        [p, d, 1, 1], channelsFirst(a, d), [units, d, 4, 4], channelsFirst(bb, p), [units, p, 4, 4], method, 1, name,
       );
       expectBound(weights, exactNorms(Float32Array.from(a), Float32Array.from(bb), T, d, p), 1);
     }), { numRuns: 40 });
@@ -124,7 +128,7 @@ describe('w·‖true gradient‖ ≤ R(1+ρ) on adversarial operands', () => {
     await fc.assert(fc.asyncProperty(adversary, async ({ seed, T, p, scaleB, cancel }) => {
       const bb = positions(testRandom(seed), T, p, scaleB, cancel, true);
       const weights = await clip(
-        (_, y) => ({ kind: 'broadcast', gradient: y }), [p], [0, 0, 0], [units, 1], bb, [units, T, p], 'instantiated', 1,
+        (_, y) => ({ kind: 'broadcast', gradient: y }), [p], [0, 0, 0], [units, 1], bb, [units, T, p], 'instantiated', 1, 'normalize',
       );
       expectBound(weights, exactNorms(new Float32Array(units * T).fill(1), Float32Array.from(bb), T, 1, p), 1);
     }), { numRuns: 40 });

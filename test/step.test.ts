@@ -32,7 +32,7 @@ async function sumsAt(microBatch: number | undefined, size = 100, threads = 2) {
   const program = await compileStep(analysis, {
     mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, microBatch, engine: onnxruntimeEngine(), threads,
   });
-  const found = await program.run(parametersOf(analysis), batchOf(size), 0.3);
+  const found = await program.run(parametersOf(analysis), batchOf(size), [0.3]);
   await program.release();
   return found;
 }

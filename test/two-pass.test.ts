@@ -35,7 +35,7 @@ it.each(modes.filter((mode) => mode !== 'non-private'))('%s keeps the bound wher
     const x = [...large, ...large.map((n) => -(n + Math.floor(random() * 9) - 4))];
     const { sums } = await program.run(new Map([['w', float32([1], [1, 1])]]), {
       size: 1, feeds: () => ({ u: float32([1], [1, 1]), x: float32(x, [1, terms]) }),
-    }, 1);
+    }, [1]);
     expect(Math.abs(sums.get('w')![0]!)).toBeLessThanOrEqual(1 + program.rho);
   }
   await program.release();

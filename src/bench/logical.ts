@@ -38,7 +38,7 @@ export async function logicalStep(
   return {
     program,
     run: async () => {
-      ({ parameters } = await program.run(parameters, batch, 1));
+      ({ parameters } = await program.run(parameters, batch, program.groups.map(() => 1)));
     },
     release: program.release,
   };

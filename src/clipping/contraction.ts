@@ -26,19 +26,21 @@ export interface ContractionSize {
 
 /**
  * A squared per-example norm as float32 computes it, and what it may lack of the true one:
- * true ≤ (√squared + error)² + allowance. All are [U].
+ * true ≤ (√squared + error)² + allowance + lost. All but the last are [U].
  */
 export interface NormParts {
   readonly squared: Value;
   readonly error?: Value;
   readonly allowance?: Value;
+  /** What squares and products too small for float32 may have hidden, the same for every unit; default 0. */
+  readonly lost?: number;
 }
 
-/** Per-unit weights of the clipped sum. */
+/** Per-unit weights of the clipped sum of one group's parameters. */
 export interface Weights {
-  /** [U] clip weights, 0 where the unit is dropped. */
+  /** [1, U] clip weights, 0 where the unit is dropped. */
   readonly weights: Value;
-  /** [U] bool: false for padding and for units whose gradient is not finite. */
+  /** [U] bool: false for padding and for units whose gradient is not finite, in any group. */
   readonly valid: Value;
 }
 

@@ -67,8 +67,10 @@ export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operatio
   const lengths = b.op('Sqrt', [mul(b, diagonal(gramA), diagonal(gramB))]);
   const total = reduceSum(b, reshape(b, lengths, [units, groups * T]), [1]);
   const allowance = scale(b, mul(b, total, total), bound * 1.01);
+  // Products of two entries, and of two diagonals, may have underflowed.
+  const lost = 4 * (groups * T) ** 2 * smallestNormal;
   // Adding 0·finite changes nothing; an input that was removed makes the allowance NaN, which drops the unit. One that
   // was not removed shows on the diagonal, and the allowance with it.
-  return { squared, allowance: rawSquares === undefined ? allowance : b.op('Add', [allowance, scale(b, rawSquares, 0)]) };
+  return { squared, allowance: rawSquares === undefined ? allowance : b.op('Add', [allowance, scale(b, rawSquares, 0)]), lost };
 }
 

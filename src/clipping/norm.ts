@@ -1,46 +1,93 @@
-import { type GraphBuilder, type Value, add, concat, div, mul, reduceSum, reshape, scale } from '../ops/builder.ts';
+import { int } from '../graph/ir.ts';
+import {
+  type GraphBuilder, type Value, add, concat, div, filled, matmul, mul, reduceSum, reshape, scale, where,
+} from '../ops/builder.ts';
+import { float32 } from '../tensor/tensor.ts';
+import { type ClipFunctionOptions, type ClipFunctionSpec, clipFactor } from './clip-functions.ts';
 import type { NormParts, Weights } from './contraction.ts';
-import { type ClipFunctionName, type ClipFunctionOptions, clipWeight } from './clip-functions.ts';
+import type { Partition } from './groups.ts';
+import { smallestNormal } from './rounding.ts';
 
 /** The relative slack of the clipping bound, folded into the sensitivity (invariant 5). */
 export const defaultRho = 1e-3;
 
 export interface SafeNorm {
-  /** [U] the norm as computed. */
+  /** [K, U] the norm of each unit's gradient in each group, as computed. */
   readonly computed: Value;
   /**
-   * [U] n̂ with n̂·(1+ρ) ≥ the true norm: the computed norm wherever its rounding is within ρ, else the
-   * computed norm enlarged by what rounding may have hidden.
+   * [K, U] n̂ with n̂·(1+ρ) ≥ the true norm: the computed norm wherever its rounding is within ρ, else the
+   * computed norm enlarged by what rounding may have hidden. Never 0.
    */
   readonly safe: Value;
-  /** [U] bool: the norm and everything it was computed from is finite. */
+  /** [1, U] bool: the norms of all groups and everything they were computed from are finite. */
   readonly finite: Value;
 }
 
-/** Joins the layers' norms into the norm of the whole gradient. */
-export function safeNorm(b: GraphBuilder, layers: readonly NormParts[], units: number, rho: number): SafeNorm {
-  const column = (x: Value | undefined) => reshape(b, x ?? b.op('Expand', [b.scalar(0), b.ints([units])]), [units, 1]);
-  const stack = (pick: (part: NormParts) => Value | undefined) => concat(b, layers.map((part) => column(pick(part))), 1);
+/** Joins the norms of the layers of each of K groups into the group's. All groups are joined at once. */
+export function safeNorm(b: GraphBuilder, groups: readonly (readonly NormParts[])[], units: number, rho: number): SafeNorm {
+  const layers = groups.flat();
+  const none = filled(b, 0, [units]);
+  const stack = (pick: (part: NormParts) => Value | undefined) =>
+    reshape(b, concat(b, layers.map((part) => pick(part) ?? none), 0), [layers.length, units]);
+  const joined = (x: Value) => sumByGroup(b, x, groups.map((group) => group.length));
   const squared = stack((part) => part.squared);
   const reach = add(b, b.op('Sqrt', [b.op('Max', [squared, b.scalar(0)])]), stack((part) => part.error));
-  const upper = b.op('Sqrt', [reduceSum(b, add(b, mul(b, reach, reach), stack((part) => part.allowance)), [1])]);
-  const computed = b.op('Sqrt', [b.op('Max', [reduceSum(b, squared, [1]), b.scalar(0)])]);
-  // A tenth of ρ is kept for the few roundings from here to the weighted sum.
-  const safe = b.op('Max', [computed, scale(b, upper, 1 / (1 + 0.9 * rho))]);
-  return { computed, safe, finite: b.op('Less', [upper, b.scalar(Infinity)]) };
+  const upper = b.op('Sqrt', [joined(add(b, mul(b, reach, reach), stack((part) => part.allowance)))]);
+  const computed = b.op('Sqrt', [b.op('Max', [joined(squared), b.scalar(0)])]);
+  // The true norm is at most upper + √lost, and √lost at most ρ/20 of n̂, where n̂ is never less than this. The last
+  // ρ/20 is kept for the few roundings from here to the weighted sum.
+  const least = (20 / rho) * Math.sqrt(layers.reduce((sum, { lost = 0 }) => sum + lost, smallestNormal));
+  const safe = b.op('Max', [computed, scale(b, upper, 1 / (1 + 0.9 * rho)), b.scalar(least)]);
+  const all = groups.length === 1 ? upper : reduceSum(b, upper, [0], true);
+  return { computed, safe, finite: b.op('Less', [all, b.scalar(Infinity)]) };
 }
+
+/** Sums the rows of [L, U], of which each group has the next `sizes[k]`: [K, U]. */
+function sumByGroup(b: GraphBuilder, x: Value, sizes: readonly number[]): Value {
+  if (sizes.length === 1) return reduceSum(b, x, [0], true);
+  const owners = sizes.flatMap((size, k) => Array.from({ length: size }, () => k));
+  // A unit that is not finite in one group becomes NaN in all: it is dropped from all of them.
+  return matmul(b, b.constant(float32(sizes.flatMap((_, k) => owners.map((owner) => Number(owner === k))), [sizes.length, owners.length])), x);
+}
+
+/** Thresholds that a step takes: squares of norms far below underflow, and weights far above could overflow. */
+export const thresholdRange = { least: 1e-12, most: 1e9 } as const;
 
 export interface ClippingOptions extends ClipFunctionOptions {
-  readonly function: ClipFunctionName;
+  readonly function: ClipFunctionSpec;
+  /** A partition of the trainable parameters, each group clipped by itself; by default all are one group. */
+  readonly groups?: Partition | undefined;
 }
 
-/** Clip weights [U]: 0 for padding and for units that are not finite, else the clip function's, capped at R/n̂. */
+export interface ClipWeights {
+  /** [K, U] */
+  readonly all: Value;
+  /** [U] bool: the units that are kept. */
+  readonly valid: Value;
+  /** Those of each group. */
+  readonly groups: readonly Weights[];
+}
+
+/**
+ * Clip weights of K groups: 0 for padding, for units that are not finite in any group, and where the clip function
+ * gives no number or a negative one; else the clip function's, capped at R/n̂. So they are within [0, R/n̂] whatever
+ * the function.
+ *
+ * @param mask bool [U], the units that are there
+ * @param thresholds float32 [K]
+ */
 export function clipWeights(
-  b: GraphBuilder, norm: SafeNorm, mask: Value, threshold: Value, options: ClippingOptions,
-): Weights {
-  const valid = b.op('And', [mask, norm.finite]);
-  const weights = b.op('Where', [valid, clipWeight(b, options.function, norm.safe, threshold, options), b.scalar(0)]);
-  return { weights, valid };
+  b: GraphBuilder, norm: SafeNorm, mask: Value, thresholds: Value, options: Omit<ClippingOptions, 'groups'>,
+): ClipWeights {
+  const [K, U] = b.shape(norm.safe) as [number, number];
+  const threshold = reshape(b, thresholds, [K, 1]);
+  const valid = reshape(b, b.op('And', [mask, norm.finite]), [U]);
+  const wished = clipFactor(b, options.function, norm.safe, threshold, options);
+  const sound = b.op('And', [b.op('GreaterOrEqual', [wished, b.scalar(0)]), b.op('Less', [wished, b.scalar(Infinity)])]);
+  const capped = b.op('Min', [wished, div(b, threshold, norm.safe)]);
+  const all = where(b, b.op('And', [valid, sound]), capped, b.scalar(0));
+  const each = K === 1 ? [all] : b.ops('Split', [all], K, { axis: int(0), num_outputs: int(K) });
+  return { all, valid, groups: each.map((weights) => ({ weights, valid })) };
 }
 
 /** Units of which any row is present: rows are the inner factor of `rowMask` [U·R]. */

@@ -53,12 +53,15 @@ function rankOneNorm(c: Context, a: Value, bb: Value): NormParts {
   return { squared, allowance: b.op('Add', [rounding, scale(b, underflow, 1.01)]) };
 }
 
-function scaled(b: GraphBuilder, alpha: number, { squared, error, allowance }: NormParts): NormParts {
-  if (alpha === 1) return { squared, ...(error && { error }), ...(allowance && { allowance }) };
+function scaled(b: GraphBuilder, alpha: number, parts: NormParts): NormParts {
+  if (alpha === 1) return parts;
+  const { squared, error, allowance, lost = 0 } = parts;
+  // α² may be no float32 where the product is one.
+  const twice = (x: Value) => scale(b, scale(b, x, alpha), alpha);
   return {
-    squared: scale(b, squared, alpha ** 2),
+    squared: twice(squared), lost: lost * alpha ** 2 + 4 * smallestNormal,
     ...(error && { error: scale(b, error, Math.abs(alpha)) }),
-    ...(allowance && { allowance: scale(b, allowance, alpha ** 2) }),
+    ...(allowance && { allowance: twice(allowance) }),
   };
 }
 

@@ -1,13 +1,14 @@
 import { type GradientPath, type UseSite, reverse } from '../autodiff/reverse.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
-import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale, transpose } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import type { Contraction, NormParts, Weights } from './contraction.ts';
+import type { Contraction, NormParts } from './contraction.ts';
+import { type Partition, flat, groupNumbers } from './groups.ts';
 import { type Part, partsOf } from './parts.ts';
-import { type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
+import { type ClipWeights, type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
 import { liveBytes } from './live.ts';
 import { dataLast, inOrder } from './schedule.ts';
 import { type LayerPlan, type Mode, isTwoPass, planLayer } from './plan.ts';
@@ -37,6 +38,8 @@ export interface StepSource {
 /** A parameter of the step, or a part of one: how it is used and what was decided. */
 export interface StepLayer {
   readonly parameter: string;
+  /** The number of the clipping group that it is in. */
+  readonly group: number;
   readonly sites: readonly UseSite[];
   readonly contraction: Contraction['size'];
   readonly plan: LayerPlan;
@@ -45,7 +48,7 @@ export interface StepLayer {
 /** Names of the step graph's own inputs and outputs. */
 export const stepNames = {
   rowMask: 'ghostgrad.row_mask',
-  threshold: 'ghostgrad.threshold',
+  thresholds: 'ghostgrad.thresholds',
   losses: 'ghostgrad.losses',
   norms: 'ghostgrad.norms',
   weights: 'ghostgrad.weights',
@@ -55,17 +58,23 @@ export const stepNames = {
 
 export interface StepGraph {
   /**
-   * Inputs: the parameters, the batch, `rowMask` [rows] bool and (private modes) `threshold` []. Outputs: `sum(p)` for
-   * each parameter, `losses` [units]; in private modes `norms` [units]; with diagnostics `weights` [units] and
-   * `squaredNorms` [units, layers].
+   * Inputs: the parameters, the batch, `rowMask` [rows] bool and (private modes) `thresholds` float32 [K], one for each
+   * clipping group. Outputs: `sum(p)` for each parameter, `losses` [units]; in private modes `norms` [units, K]; with
+   * diagnostics `weights` [units, K] and `squaredNorms` [units, layers].
    */
   readonly graph: TypedGraph;
+  /** The K groups, in the order of their thresholds. */
+  readonly groups: Partition;
   readonly layers: readonly StepLayer[];
   readonly units: number;
   readonly rows: number;
 }
 
-/** Emits one training step as one graph: forward, backward, norms, clip weights, clipped sums. */
+/**
+ * Emits one training step as one graph: forward, backward, norms, clip weights, clipped sums.
+ *
+ * @throws GhostgradError unless `clipping.groups` is a partition of the parameters
+ */
 export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const b = graphBuilder(semantics, source.graph);
   const rows = b.shape(source.loss)[0]!;
@@ -74,29 +83,33 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   const isPrivate = options.mode !== 'non-private';
   // A unit's loss is the mean over its rows; rows that are padding seed nothing.
   const seed = b.op('Where', [rowMask, b.scalar(1 / options.rowsPerUnit), b.scalar(0)]);
-  const pass = (value: Value) => backwardPass(b, source, options, units, rowMask, value);
+  const groups = options.clipping.groups ?? flat([...source.path.parameters]);
+  const group = groupNumbers(groups, [...source.path.parameters]);
+  const pass = (value: Value): Layer[] => backwardPass(b, source, options, units, rowMask, value)
+    .map((layer) => ({ ...layer, group: group.get(layer.parameter)! }));
 
   const first = pass(seed);
   const losses = [stepNames.losses, unitLosses(b, source.loss, rowMask, units)] as const;
   if (!isPrivate) {
-    return finish(b, source, first, { units, rows }, [...sumOutputs(b, first, undefined), losses]);
+    return finish(b, source, first, { groups, units, rows }, [...sumOutputs(b, first, undefined), losses]);
   }
 
-  const threshold = b.input(stepNames.threshold, { dtype: 'float32', shape: [] });
+  const thresholds = b.input(stepNames.thresholds, { dtype: 'float32', shape: [groups.length] });
   const parts = first.map((layer) => normOf(b, layer));
-  const norm = safeNorm(b, parts, units, options.rho);
+  const norm = safeNorm(b, groups.map((_, k) => parts.filter((_part, i) => first[i]!.group === k)), units, options.rho);
   const present = [unitMask(b, rowMask, units), ...ordinaryData(b, source, rowMask, units)];
   const mask = present.reduce((all, some) => b.op('And', [all, some]));
-  const clipped = clipWeights(b, norm, mask, threshold, options.clipping);
+  const clipped = clipWeights(b, norm, mask, thresholds, options.clipping);
   // The second pass forms the first one's gradients again, bit for bit. Weights in its seeds would be cheaper, but every
   // later sum of the pass would round otherwise, and where it cancels the weighted gradient could exceed the bound.
   const summed = isTwoPass(options.mode) ? pass(seedOf(b, seed, clipped.valid)) : first;
-  const outputs = [...sumOutputs(b, summed, clipped), losses, [stepNames.norms, norm.computed] as const];
+  const byUnit = (x: Value) => transpose(b, x, [1, 0]);
+  const outputs = [...sumOutputs(b, summed, clipped), losses, [stepNames.norms, byUnit(norm.computed)] as const];
   if (options.diagnostics === true) {
-    outputs.push([stepNames.weights, clipped.weights]);
+    outputs.push([stepNames.weights, byUnit(clipped.all)]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
   }
-  return finish(b, source, first, { units, rows }, outputs);
+  return finish(b, source, first, { groups, units, rows }, outputs);
 }
 
 /**
@@ -115,7 +128,7 @@ interface Layer extends StepLayer, Part {}
 
 function backwardPass(
   b: GraphBuilder, source: StepSource, options: StepOptions, units: number, rowMask: Value, seed: Value,
-): Layer[] {
+): Omit<Layer, 'group'>[] {
   const { uses } = reverse(b, source.graph, new Map([[source.loss, seed]]), source.path, source.batch);
   const guarded = options.mode !== 'non-private';
   const present = new Map([...uses].map(([value, sites]) => [value, sites.map((site) => (
@@ -131,7 +144,7 @@ function backwardPass(
 
 /** Seeds of the second pass: those of the units that are kept. */
 function seedOf(b: GraphBuilder, seed: Value, valid: Value): Value {
-  const units = b.shape(valid)[0]!;
+  const units = sizeOf(b.shape(valid));
   const rows = b.shape(seed)[0]!;
   const byUnit = reshape(b, seed, [units, rows / units]);
   return reshape(b, b.op('Where', [reshape(b, valid, [units, 1]), byUnit, b.scalar(0)]), [rows]);
@@ -169,9 +182,12 @@ export function normOf(b: GraphBuilder, { does, plan }: Pick<Layer, 'does' | 'pl
 }
 
 /** The summed gradient of each parameter, its parts added up. */
-function sumOutputs(b: GraphBuilder, layers: readonly Layer[], weights: Weights | undefined): (readonly [string, Value])[] {
+function sumOutputs(
+  b: GraphBuilder, layers: readonly Layer[], clipped: ClipWeights | undefined,
+): (readonly [string, Value])[] {
   const parts = new Map<string, Value[]>();
-  for (const { parameter, does, plan, place } of layers) {
+  for (const { parameter, group, does, plan, place } of layers) {
+    const weights = clipped && clipped.groups[group]!;
     const value = plan.sum === 'product' && does.product !== undefined ? does.product(weights) : does.weightedSum(weights);
     parts.set(parameter, [...(parts.get(parameter) ?? []), place(value)]);
   }
@@ -179,14 +195,14 @@ function sumOutputs(b: GraphBuilder, layers: readonly Layer[], weights: Weights 
 }
 
 function finish(
-  b: GraphBuilder, source: StepSource, layers: readonly Layer[], rest: Pick<StepGraph, 'units' | 'rows'>,
+  b: GraphBuilder, source: StepSource, layers: readonly Layer[], rest: Pick<StepGraph, 'groups' | 'units' | 'rows'>,
   outputs: readonly (readonly [string, Value])[],
 ): StepGraph {
   const graph = b.build(outputs, 'step');
   const data = graph.inputs.map(({ name }) => name).filter((name) => !layers.some(({ parameter }) => parameter === name));
   return {
     graph: scheduled(dataLast(graph, new Set(data)), sumsBackward(source, layers)),
-    layers: layers.map(({ parameter, sites, contraction, plan }) => ({ parameter, sites, contraction, plan })),
+    layers: layers.map(({ parameter, group, sites, contraction, plan }) => ({ parameter, group, sites, contraction, plan })),
     ...rest,
   };
 }

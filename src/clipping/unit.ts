@@ -1,8 +1,8 @@
 import { float, int } from '../graph/ir.ts';
-import { type GraphBuilder, type Value, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, where } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, add, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, where } from '../ops/builder.ts';
 import { type Shape, sizeOf } from '../tensor/tensor.ts';
 import type { Context, NormParts, Weights } from './contraction.ts';
-import { gamma, largestFloat, largestSquare } from './rounding.ts';
+import { gamma, largestFloat, largestSquare, smallestNormal } from './rounding.ts';
 
 /**
  * Squared length of each unit's part of x, [U], summed in two stages: a single sum of millions of squares in float32
@@ -34,7 +34,9 @@ export const squaresError = (c: Context, x: Value): number => {
 /** The norm of gradients formed for each unit, each entry of which is wrong as `error` says. */
 export function instantiatedNorm(c: Context, perExample: Value, error: Value | undefined): NormParts {
   const squared = squares(c, perExample);
-  return { squared, allowance: scale(c.b, squared, squaresError(c, perExample)), ...(error && { error }) };
+  // Each square may be flushed to zero; so may a square of the sums that it takes to add several parts.
+  const lost = 4 * (sizeOf(c.b.shape(perExample)) / c.units) * smallestNormal;
+  return { squared, allowance: scale(c.b, squared, squaresError(c, perExample)), lost, ...(error && { error }) };
 }
 
 /** Units whose part of x has an ordinary squared length, [U] bool. */
@@ -105,14 +107,18 @@ export function weightedSum(c: Context, perExample: Value, finite: boolean, weig
   return reshape(b, sums, parameterShape);
 }
 
+/** Length of each unit's part of x, from its `squared` length, each square of which may have underflowed. */
+const lengthOf = ({ b, units }: Context, squared: Value, x: Value): Value =>
+  b.op('Sqrt', [add(b, squared, b.scalar((sizeOf(b.shape(x)) / units) * smallestNormal))]);
+
 /** Bound on the error of the norm of sums over T positions: γ·Σ_t|x_t| ≤ γ·√T·‖x‖. */
 export const summationError = (c: Context, T: number, x: Value): Value =>
-  scale(c.b, c.b.op('Sqrt', [squares(c, x)]), gamma(T) * Math.sqrt(T) * 1.01);
+  scale(c.b, lengthOf(c, squares(c, x), x), gamma(T) * Math.sqrt(T) * 1.01);
 
 /** Bound on the error of the norm of a gradient summed over `terms` products of a and b: γ·‖a‖·‖b‖. */
 export function instantiationError(c: Context, terms: number, a: Value, bb: Value): Value {
   const { b } = c;
-  const lengths = mul(b, b.op('Sqrt', [markedSquares(c, a)]), b.op('Sqrt', [markedSquares(c, bb)]));
+  const lengths = mul(b, lengthOf(c, markedSquares(c, a), a), lengthOf(c, markedSquares(c, bb), bb));
   return scale(b, lengths, gamma(terms + 8) * 1.01);
 }
 

@@ -87,7 +87,7 @@ async function runCheck(
       ...parameters,
       ...Object.fromEntries(batch.map(([name, t]) => [name, copy(t)])),
       [stepNames.rowMask]: tensor('bool', [rows], Uint8Array.from({ length: rows }, (_, i) => Number(present(i)))),
-      [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)),
+      [stepNames.thresholds]: tensor('float32', [1], Float32Array.of(threshold)),
     });
     parameters = Object.fromEntries(layers.map(({ parameter }) => [parameter, feeds[parameter]!]));
     return (name: string) => outputs[name]!.data as Float32Array;

@@ -1,11 +1,9 @@
 import { z } from 'zod';
 import { clipFunctionNames } from '../clipping/clip-functions.ts';
+import { type Partition, groupStyles } from '../clipping/groups.ts';
 import { GhostgradError } from '../errors.ts';
-import { type AdaptiveThresholds, type Group, type Groups, allocations, groupsOf } from '../privacy/index.ts';
+import { type AdaptiveThresholds, type Groups, allocations, groupsOf } from '../privacy/index.ts';
 import { largestThreshold, leastThreshold } from '../privacy/quantiles.ts';
-
-/** How a recipe may part the trainable parameters into groups that are clipped each by itself. */
-export const clippingStyles = ['flat', 'per-layer', 'per-parameter', 'per-block', 'per-device', 'groups'] as const;
 
 // Far below any useful threshold, squares in float32 would underflow.
 const threshold = z.number().min(1e-6);
@@ -24,12 +22,12 @@ const adaptiveSchema = z.strictObject({
 
 /** The section `clipping` of a recipe. */
 export const clippingSchema = z.strictObject({
-  style: z.enum(clippingStyles).default('flat'),
+  style: z.enum(groupStyles).default('flat'),
   groups: z
     .record(z.string().min(1), z.union([patterns, z.strictObject({ patterns, norm: threshold.optional() })]))
     .default({}),
   norm: threshold.default(1),
-  function: z.enum(clipFunctionNames).default('abadi'),
+  function: z.union([z.enum(clipFunctionNames), z.strictObject({ expression: z.string().min(1) })]).default('abadi'),
   gamma: z.number().min(1e-6).default(0.01),
   threshold: z.union([z.literal('fixed'), z.strictObject({ adaptive: adaptiveSchema.prefault({}) })]).default('fixed'),
   allocation: z.enum(allocations).default('global'),
@@ -74,9 +72,6 @@ export function adaptiveOf({ threshold: given }: Pick<ClippingRecipe, 'threshold
   const { quantile, learningRate, budgetFraction, rescaleTo } = given.adaptive;
   return { quantile, learningRate, budgetFraction, rescaleTo };
 }
-
-/** The trainable parameters, each in one group. */
-export type Partition = readonly Pick<Group, 'name' | 'parameters'>[];
 
 /**
  * The groups with their first thresholds: a group's own norm, else the `initial` of adaptive thresholds, else C/√K for

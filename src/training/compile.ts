@@ -11,7 +11,7 @@ import { expandComposites, runnable } from '../ops/expand.ts';
 import { entryOf, hasOperator, semantics } from '../ops/table.ts';
 import { asParameters } from '../models/constants.ts';
 import { withFoldedBatchNorm } from '../models/fold-batchnorm.ts';
-import { nearest } from '../suggest.ts';
+import { matching } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
 import { exampleShape } from './shapes.ts';
@@ -202,25 +202,8 @@ export function trainableParameters(graph: Graph, trainable: 'all' | readonly st
     (hasOperator(node) ? entryOf(node).untrained ?? [] : []).map((i) => node.inputs[i] ?? '')));
   const parameters = [...graph.initializers].filter(([name, t]) => t.dtype === 'float32'
     && graph.literals?.has(name) !== true && !untrained.has(name)).map(([name]) => name);
-  return new Set(trainable === 'all' ? parameters : trainable.flatMap((pattern) => matching(pattern, parameters)));
+  return new Set(trainable === 'all' ? parameters : trainable.flatMap((pattern) => matching(pattern, parameters, 'trainable')));
 }
-
-/** A pattern that matches nothing is a slip: what it was meant to train would silently stay as it is. */
-function matching(pattern: string, parameters: readonly Value[]): readonly Value[] {
-  const regex = wildcard(pattern);
-  const matches = parameters.filter((name) => regex.test(name));
-  if (matches.length > 0) return matches;
-  const shown = parameters.slice(0, 8).join(', ');
-  const meant = nearest(pattern, parameters);
-  throw new GhostgradError({
-    what: `pattern "${pattern}" matches no parameter`, where: 'trainable',
-    expected: `names of trainable parameters, * for any characters: ${shown}${parameters.length > 8 ? ', …' : ''}`,
-    fix: meant === undefined ? '`ghostgrad explain MODEL` lists the names' : `did you mean "${meant}"?`,
-  });
-}
-
-const wildcard = (pattern: string): RegExp =>
-  new RegExp(`^${pattern.split('*').map((s) => s.replace(/[.+?^${}()|[\]\\]/g, '\\$&')).join('.*')}$`);
 
 /** Trainable parameters become inputs: the step graph stays small, and the same session serves every step. */
 function parametersAsInputs(graph: TypedGraph, parameters: ReadonlySet<Value>): TypedGraph {

@@ -35,10 +35,10 @@ describe('privateGradients', () => {
       datasetSize: 200, batchSize: 20, steps: 3, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['w'], 1, 4),
     });
     const program: StepProgram = {
-      parameters: ['w'], microBatch: 8, lanes: 1, sharesSums: true, rho: plan.rho, layers: [],
+      parameters: ['w'], microBatch: 8, lanes: 1, sharesSums: true, rho: plan.rho, layers: [], groups: plan.groups,
       run: (parameters, { size }) => Promise.resolve({
         sums: new Map([['w', new Float32Array(new SharedArrayBuffer(16))]]), parameters,
-        losses: new Float32Array(size), norms: new Float32Array(size),
+        losses: new Float32Array(size), norms: new Float32Array(size), groups: 1,
       }),
       release: () => Promise.resolve(),
     };

@@ -1,5 +1,4 @@
 import type { Dataset } from '../data/index.ts';
-import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
 import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
 import { type Ledger, digestOf } from '../privacy/ledger.ts';
@@ -54,7 +53,7 @@ export function privateGradients({
       const stepKeys = keys.advance();
       const rows = plan.draw(stepKeys, data.size);
       const thresholds = groups.map(({ norm }) => norm);
-      const { sums, ...seen } = await program.run(current, batchSource(data, rows), onlyOf(thresholds));
+      const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
       const counted = plan.adaptive === null ? undefined : seen.norms;
       const clipped = clippedSum(sums, groups, program.rho, counted);
       const gradient = program.sharesSums
@@ -89,22 +88,10 @@ export function plainGradients({
     groups: [],
     next: async (current) => {
       const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
-      const { sums, ...seen } = await program.run(current, batchSource(data, rows), Infinity);
+      const { sums, ...seen } = await program.run(current, batchSource(data, rows), []);
       for (const sum of sums.values()) for (let i = 0; i < sum.length; i++) sum[i]! /= batchSize;
       return { ...seen, gradient: plainGradient(sums), thresholds: [] };
     },
     close: async () => keys.erase(),
   };
-}
-
-/** The step clips to one threshold; what it sums is not bounded group by group. */
-function onlyOf(thresholds: readonly number[]): number {
-  const [only, ...others] = thresholds;
-  if (only !== undefined && others.length === 0) return only;
-  throw new GhostgradError({
-    what: 'several clipping groups in a step of one',
-    where: 'clipping.style',
-    found: `${thresholds.length} groups`,
-    expected: 'flat clipping',
-  });
 }

@@ -172,7 +172,7 @@ async function tryOut(
       const batch = syntheticBatch(analysis, Math.min(typical, 2 * program.lanes * settings.microBatch), settings.rowsPerUnit);
       const timed = async (): Promise<number> => {
         const start = performance.now();
-        ({ parameters } = await program.run(parameters, batch, 1));
+        ({ parameters } = await program.run(parameters, batch, program.groups.map(() => 1)));
         return (performance.now() - start) / 1000;
       };
       await timed();

@@ -169,6 +169,8 @@ describe('resolveRecipe', () => {
     ['loss', 'entropy'],
     ['trainable', []],
     ['clipping.function', 'abbadi'],
+    ['clipping.function', { expression: 'R / (n' }],
+    ['clipping.function', { expresion: 'R / n' }],
     ['model', 3],
     ['model', {}],
   ])('refuses %s: %s and says where', (path, value) => {
@@ -215,7 +217,7 @@ describe('resolveRecipe', () => {
     ['privacy.sampling', 'without-replacement'],
     ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
-    ['clipping.function', 'psac'],
+    ['clipping.style', 'per-device'],
     ['performance.mode', 'per-layer'],
     ['performance.optimizeFor', 'memory'],
   ])('knows that %s: %j is not available yet', (path, value) => {
@@ -229,6 +231,8 @@ describe('resolveRecipe', () => {
       what: 'unknown model "cnn-than"',
       fix: 'did you mean "cnn-tanh"?',
     });
+    expect(refusal({ 'clipping.function': 'abbadi' }).fix).toBe('did you mean "abadi"?');
+    expect(refusal({ 'clipping.function': { expression: 'R / gama' } }).fix).toBe('did you mean "gamma"?');
     expect(refusal({ 'training.optimizer': { name: 'adma' } }).fix).toBe('did you mean "adam"?');
     expect(refusal({ 'training.optimizer': { name: 'sgd', learningrate: 1 } }).fix).toBe(
       'did you mean "learningRate"?',

@@ -1,5 +1,6 @@
 import { z } from 'zod';
-import { clipFunctionNames } from '../clipping/clip-functions.ts';
+import { parseClipFunction } from '../clipping/clip-functions.ts';
+import { groupStyles } from '../clipping/groups.ts';
 import { type Mode, modes } from '../clipping/plan.ts';
 import type { DataSpec } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
@@ -129,6 +130,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   checkModel(recipe.model, `${file}: model`);
   checkLength(recipe, file);
   checkClipping(recipe.clipping, `${file}: clipping`);
+  if (typeof recipe.clipping.function !== 'string') parseClipFunction(recipe.clipping.function, `${file}: clipping.function`);
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
   buildSchedule(schedule as ScheduleName, 100);
   return {
@@ -219,6 +221,7 @@ const examples: Readonly<Record<string, string>> = {
   'privacy.delta': 'delta: 1e-5; choose it well below 1 / (number of examples)',
   'privacy.noiseMultiplier': 'noiseMultiplier: 1.1; to train without privacy, say privacy: none',
   'clipping.norm': 'norm: 1',
+  'clipping.function': 'function: abadi, or function: { expression: "min(1, R / (n + 0.1))" }',
   'training': 'training: { batchSize: 512, epochs: 10 }',
   'training.batchSize': 'batchSize: 512',
   'training.epochs': 'epochs: 10',
@@ -242,8 +245,7 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['privacy.sampling', is('truncated-poisson', 'without-replacement'), 'poisson or full-batch'],
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
-  ['clipping.style', is('per-layer', 'per-parameter', 'per-block', 'per-device', 'groups'), 'flat'],
-  ['clipping.function', is('normalize', 'global', 'psac'), clipFunctionNames.join(' or ')],
+  ['clipping.style', is('per-device'), groupStyles.filter((style) => style !== 'per-device').join(', ')],
   ['performance.mode', is('per-layer'), modes.join(', ')],
   ['performance.optimizeFor', is('memory'), 'time'],
 ];

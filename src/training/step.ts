@@ -1,6 +1,8 @@
-import { type ClippingOptions, defaultRho } from '../clipping/norm.ts';
+import type { Partition } from '../clipping/groups.ts';
+import { type ClippingOptions, defaultRho, thresholdRange } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
 import { type StepGraph, type StepLayer, stepNames } from '../clipping/step-graph.ts';
+import { GhostgradError } from '../errors.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
@@ -37,9 +39,15 @@ export type Parameters = ReadonlyMap<string, FloatTensor>;
 export interface StepResult {
   /** Σ of clipped gradients (plain gradients in `non-private` mode) by parameter, each of the parameter's size. */
   readonly sums: ReadonlyMap<string, Float32Array>;
-  /** Not covered by ε: one loss and one gradient norm for each unit drawn (norms are empty in `non-private` mode). */
+  /** Not covered by ε: one loss for each unit drawn. */
   readonly losses: Float32Array;
+  /**
+   * Not covered by ε: the norm of each unit's gradient in each group, [units, groups] (empty in `non-private` mode). Those
+   * of a unit that was removed because something was not finite may be anything.
+   */
   readonly norms: Float32Array;
+  /** K, the number of groups. */
+  readonly groups: number;
   /** The parameters, with buffers that are valid on this thread again. */
   readonly parameters: Parameters;
 }
@@ -53,8 +61,15 @@ export interface StepProgram {
   readonly sharesSums: boolean;
   readonly rho: number;
   readonly layers: readonly StepLayer[];
-  /** Runs one logical batch. The parameters' buffers move to the engine meanwhile; use those of the result after. */
-  run(parameters: Parameters, batch: BatchSource, threshold: number): Promise<StepResult>;
+  /** The clipping groups, in the order of their thresholds. */
+  readonly groups: Partition;
+  /**
+   * Runs one logical batch. The parameters' buffers move to the engine meanwhile; use those of the result after.
+   *
+   * @param thresholds one for each group; of no effect in `non-private` mode
+   * @throws GhostgradError for another number of them, or one out of {@link thresholdRange}
+   */
+  run(parameters: Parameters, batch: BatchSource, thresholds: readonly number[]): Promise<StepResult>;
   release(): Promise<void>;
 }
 
@@ -89,6 +104,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
     compileTask(analysis, units * rowsPerUnit, { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit });
   const full = stepOf(microBatch);
   const smallStep = once(() => stepOf(small));
+  const { groups } = full;
   const names = [...new Set(full.layers.map(({ parameter }) => parameter))];
   const shapes = new Map(names.map((name) => [name, analysis.task.model.initializers.get(name)?.shape ?? []]));
   const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads });
@@ -97,12 +113,13 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   })));
 
   return {
-    parameters: names, microBatch, lanes, sharesSums, rho, layers: full.layers,
-    run: async (parameters, batch, threshold) => {
+    parameters: names, microBatch, lanes, sharesSums, rho, layers: full.layers, groups,
+    run: async (parameters, batch, thresholds) => {
+      if (isPrivate) checkThresholds(thresholds, groups);
       const queue = partsOf(batch, cut(batch.size, microBatch, small));
       const sums = accumulator(shapes, { shared: sharesSums });
       const losses = new Float32Array(batch.size);
-      const norms = new Float32Array(isPrivate ? batch.size : 0);
+      const norms = new Float32Array(isPrivate ? batch.size * groups.length : 0);
       const added = Array.from({ length: queue.length }, signal);
 
       const start = async (lane: Lane, held: Feeds, { units, count, feeds }: Part): Promise<RunResult> => {
@@ -112,7 +129,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
         return session.run({
           ...held, ...feeds,
           [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
-          ...(isPrivate && { [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)) }),
+          ...(isPrivate && { [stepNames.thresholds]: tensor('float32', [groups.length], Float32Array.from(thresholds)) }),
         }, spare);
       };
       const keep = async (lane: Lane, { at, start: from, count, units }: Part, { outputs }: RunResult): Promise<void> => {
@@ -121,7 +138,10 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
         const taken = new Set(sums.add(outputs));
         lane.spare.set(units, Object.fromEntries(Object.entries(outputs).filter(([name]) => !taken.has(name))));
         losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), from);
-        if (isPrivate) norms.set((outputs[stepNames.norms]!.data as Float32Array).subarray(0, count), from);
+        if (isPrivate) {
+          const found = outputs[stepNames.norms]!.data as Float32Array;
+          norms.set(found.subarray(0, count * groups.length), from * groups.length);
+        }
         added[at]!.resolve();
       };
       const work = async (lane: Lane, own: Parameters): Promise<Parameters> => {
@@ -143,7 +163,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       const [back] = await Promise.all([
         work(sessions[0]!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
       ]);
-      return { sums: sums.result(), losses, norms, parameters: back };
+      return { sums: sums.result(), losses, norms, groups: groups.length, parameters: back };
     },
     release: async () => {
       for (const lane of sessions) {
@@ -152,6 +172,22 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       }
     },
   };
+}
+
+function checkThresholds(thresholds: readonly number[], groups: Partition): void {
+  const { least, most } = thresholdRange;
+  if (thresholds.length !== groups.length) {
+    throw new GhostgradError({
+      what: 'not one threshold for each clipping group', found: `${thresholds.length} thresholds`,
+      expected: `${groups.length}, for ${groups.map(({ name }) => name).join(', ')}`,
+    });
+  }
+  const k = thresholds.findIndex((threshold) => !(threshold >= least && threshold <= most));
+  if (k === -1) return;
+  throw new GhostgradError({
+    what: 'clipping threshold out of range', where: `clipping group "${groups[k]!.name}"`, found: String(thresholds[k]),
+    expected: `${least} to ${most}: float32 can square, and weigh by, what is in that range`,
+  });
 }
 
 /** Trainable numbers of a task. */

@@ -3,10 +3,11 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { blobModel, blobs } from '../../test/support/blobs.ts';
 import { temporaryFolder } from '../../test/support/temp.ts';
+import { groupStyles } from '../clipping/groups.ts';
 import { allocations, certificateSchema, composed, epsilonOf, noiseDeviations, selfComposed, withNorms } from '../privacy/index.ts';
 import { verifyLedger } from '../privacy/ledger.ts';
 import { decodeSafetensors } from '../tensor/safetensors.ts';
-import { type ClippingRecipe, clippingStyles } from './clipping.ts';
+import type { ClippingRecipe } from './clipping.ts';
 import type { TrainingInput } from './materials.ts';
 import { type StepReport, prepare, train } from './train.ts';
 
@@ -27,7 +28,7 @@ const clippingOf = (style: ClippingRecipe['style'], more: Clipping = {}): Clippi
 const adaptive = { adaptive: { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.05 } };
 
 describe('a run that clips by groups', () => {
-  it.each(clippingStyles.slice(0, 1).flatMap((style) => allocations.map((allocation) => [style, allocation] as const)))(
+  it.each(groupStyles.filter((style) => style !== 'per-device').flatMap((style) => allocations.map((allocation) => [style, allocation] as const)))(
     '%s, %s: spends what it says, and its certificate, metrics, checkpoint and ledger agree',
     async (style, allocation) => {
       const output = join(temporaryFolder().folder, 'run');

@@ -1,3 +1,5 @@
+import { clipFunctionText } from '../clipping/clip-functions.ts';
+import { partitionOf } from '../clipping/groups.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
@@ -6,7 +8,7 @@ import { type Certificate, type Groups, type PrivacyPlan, certificate, privacyPl
 import { type Ledger, createLedger } from '../privacy/ledger.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
-import { adaptiveOf, clippingGroups } from './clipping.ts';
+import { adaptiveOf, clippingGroups, patternsOf } from './clipping.ts';
 import { type Analysis, analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
@@ -111,7 +113,8 @@ export async function prepare(
   const plannedSteps =
     recipe.training.steps ?? Math.max(1, Math.floor(((recipe.training.epochs ?? 0) * datasetSize) / batchSize));
   if (batchSize > datasetSize) throw tooLarge(batchSize, datasetSize);
-  const partition = [{ name: 'all', parameters: analysis.parameters }];
+  const { style } = recipe.clipping;
+  const partition = partitionOf({ style, groups: patternsOf(recipe.clipping) }, analysis.task.model, analysis.parameters);
   const sizeOf = (parameter: string): number => task.model.initializers.get(parameter)?.data.length ?? 0;
   const plan =
     recipe.privacy === 'none'
@@ -132,7 +135,7 @@ export async function prepare(
     mode: recipe.performance.mode,
     threads,
     engine,
-    clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma },
+    clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma, groups: partition },
   }, { batchSize, steps: plannedSteps });
   const optimizer = buildOptimizer(recipe.training.optimizer);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
@@ -176,8 +179,8 @@ export async function prepare(
     certificate({
       plan,
       steps: state.step,
-      clipFunction: recipe.clipping.function,
-      style: recipe.clipping.style,
+      clipFunction: clipFunctionText(recipe.clipping.function),
+      style,
       finalGroups: gradients.groups,
       software: software(),
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),

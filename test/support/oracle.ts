@@ -1,3 +1,4 @@
+import type { Partition } from '../../src/clipping/groups.ts';
 import { stepNames } from '../../src/clipping/step-graph.ts';
 import { type Analysis, compileTask } from '../../src/training/compile.ts';
 import { labelsInput } from '../../src/training/loss.ts';
@@ -61,19 +62,32 @@ export async function lossAlong(
   return loss!;
 }
 
-export const normOf = (gradient: ReadonlyMap<string, Float32Array>): number =>
-  Math.sqrt([...gradient.values()].reduce((total, g) => total + g.reduce((s, x) => s + x * x, 0), 0));
+type Gradient = ReadonlyMap<string, Float32Array | Float64Array>;
+
+export const normOf = (gradient: Gradient): number => Math.hypot(...[...gradient.values()].map(lengthOf));
+
+const lengthOf = (g: Float32Array | Float64Array): number => {
+  let total = 0;
+  for (const x of g) total += x * x;
+  return Math.sqrt(total);
+};
+
+/** The norm of a gradient's part in each group. */
+export const groupNorms = (gradient: Gradient, groups: Partition): number[] =>
+  groups.map(({ parameters }) => normOf(new Map(parameters.map((name) => [name, gradient.get(name)!]))));
 
 export interface StepOutput {
   readonly sums: ReadonlyMap<string, Float32Array>;
+  /** [units, groups] */
   readonly norms: Float32Array;
   readonly losses: Float32Array;
+  /** [units, groups] */
   readonly weights: Float32Array;
 }
 
 /** Runs the step graph on one physical batch. `present` marks the rows that are not padding. */
 export async function runStep(
-  analysis: Analysis, batch: Batch, options: StepOptions, threshold: number, present?: readonly boolean[],
+  analysis: Analysis, batch: Batch, options: StepOptions, thresholds: number | readonly number[], present?: readonly boolean[],
 ): Promise<StepOutput> {
   const step = compileTask(analysis, batch.rows, { diagnostics: true, ...options });
   const session = await onnxruntimeEngine().compile(step.graph, { threads: 1 });
@@ -81,7 +95,7 @@ export async function runStep(
     ...Object.fromEntries(Object.entries(batch.inputs).map(([name, t]) => [name, copy(t)])),
     [labelsInput]: copy(batch.labels),
     [stepNames.rowMask]: mask(present ?? Array.from({ length: batch.rows }, () => true)),
-    [stepNames.threshold]: tensor('float32', [], Float32Array.of(threshold)),
+    [stepNames.thresholds]: tensor('float32', [step.groups.length], Float32Array.from([thresholds].flat())),
     ...Object.fromEntries([...parametersOf(analysis)].map(([name, t]) => [name, copy(t)])),
   });
   await session.release();
