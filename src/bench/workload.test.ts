@@ -40,7 +40,8 @@ describe('prepare', () => {
 });
 
 describe('contractionsOf', () => {
-  const step = (rows: number) => compileTask(analyse({ model: buildModel('cnn-tanh', { seed: 1 }), loss: 'cross-entropy' }), rows, stepOptions('non-private'));
+  const analysis = analyse({ model: buildModel('cnn-tanh', { seed: 1 }), loss: 'cross-entropy' });
+  const step = (rows: number) => compileTask(analysis, rows, stepOptions('non-private', analysis));
 
   it('holds every layer once, and counts its multiplications', async () => {
     const { graph, flops } = contractionsOf(step(2));
@@ -56,7 +57,8 @@ describe('contractionsOf', () => {
 
 describe('one layer alone', () => {
   const predictionOf = (layer: (typeof layerKinds)[number], positions: number, width: number, mode: 'ghost' | 'instantiate' | 'non-private') => {
-    const step = compileTask(analyse({ model: layerModel({ layer, positions, width }), loss: 'output:loss' }), 2, stepOptions(mode));
+    const analysis = analyse({ model: layerModel({ layer, positions, width }), loss: 'output:loss' });
+    const step = compileTask(analysis, 2, stepOptions(mode, analysis));
     return { step, prediction: predictLayer(step.layers[0]!, 2, mode) };
   };
 

@@ -12,7 +12,7 @@ import type { Outputs } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
 import type { Shape } from '../tensor/tensor.ts';
 import { stepArithmetic } from '../training/arithmetic.ts';
-import { type Analysis, type Task, analyse, compileTask, requireTrainable } from '../training/compile.ts';
+import { type Analysis, type Task, analyse, compileTask, groupsOf, requireTrainable } from '../training/compile.ts';
 import { labelsInput } from '../training/loss.ts';
 import { contractionsOf } from './contractions.ts';
 import { feedsFor } from './feeds.ts';
@@ -76,8 +76,8 @@ export async function prepare(job: BenchJob): Promise<Prepared> {
 type Job<K extends BenchJob['kind']> = Extract<BenchJob, { kind: K }>;
 
 async function prepareLogical({ logical, batchSize, mode, threads, ...model }: Job<'logical'>): Promise<Prepared> {
-  const { clipping } = stepOptions(mode);
   const analysis = benchAnalysis(model, { seed: 1 });
+  const { clipping } = stepOptions(mode, analysis);
   const step = await logicalStep(analysis, logical, choicesOf(analysis.task.model), {
     mode, clipping, microBatch: batchSize, threads, engine: onnxruntimeEngine(),
   });
@@ -95,17 +95,19 @@ function graphOf(job: Exclude<BenchJob, { kind: 'logical' }>): Workload {
   switch (job.kind) {
     case 'gemm': return gemm(job.size);
     case 'contractions': {
-      const { graph, flops } = contractionsOf(compileTask(benchAnalysis(job), job.batchSize, stepOptions('non-private')));
+      const analysis = benchAnalysis(job);
+      const { graph, flops } = contractionsOf(compileTask(analysis, job.batchSize, stepOptions('non-private', analysis)));
       return { graph, facts: { flops, extraFlopShare: 0 } };
     }
     case 'layer': {
-      const step = compileTask(trainable({ model: layerModel(job), loss: 'output:loss' }), job.batchSize, stepOptions(job.mode));
+      const analysis = trainable({ model: layerModel(job), loss: 'output:loss' });
+      const step = compileTask(analysis, job.batchSize, stepOptions(job.mode, analysis));
       const prediction = predictLayer(step.layers[0]!, job.batchSize, job.mode);
       return { graph: step.graph, facts: { ...stepFacts(step, job.batchSize, job.mode), prediction } };
     }
     case 'step': {
       const analysis = benchAnalysis(job);
-      const step = compileTask(analysis, job.batchSize, stepOptions(job.mode));
+      const step = compileTask(analysis, job.batchSize, stepOptions(job.mode, analysis));
       const facts = { ...stepFacts(step, job.batchSize, job.mode), plannedLiveBytes: liveBytes(step.graph) };
       return { graph: step.graph, facts, choices: choicesOf(analysis.task.model) };
     }
@@ -156,9 +158,9 @@ function trainable(task: Task): Analysis {
   return analysis;
 }
 
-/** Clipping as it is measured: flat, by the usual function. */
-export const stepOptions = (mode: Mode): StepOptions => ({
-  mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1,
+/** Clipping as it is measured: by the usual function, flat, unless the mode clips each layer by itself. */
+export const stepOptions = (mode: Mode, analysis: Pick<Analysis, 'parameters' | 'task'>): StepOptions => ({
+  mode, clipping: { function: 'abadi', gamma: 0.01, groups: groupsOf(mode, analysis) }, rho: defaultRho, rowsPerUnit: 1,
 });
 
 /** The arithmetic of a step: the same `flops` for every mode of a model. */

@@ -3,10 +3,10 @@ import { gramBound } from './gram.ts';
 
 /** How a step gets norms and clipped sums. */
 export type Mode =
-  | 'non-private' | 'instantiate' | 'fast-gradient-clipping' | 'ghost' | 'mixed-ghost' | 'book-keeping';
+  | 'non-private' | 'instantiate' | 'fast-gradient-clipping' | 'ghost' | 'mixed-ghost' | 'book-keeping' | 'per-layer';
 
 export const modes: readonly Mode[] = [
-  'non-private', 'instantiate', 'fast-gradient-clipping', 'ghost', 'mixed-ghost', 'book-keeping',
+  'non-private', 'instantiate', 'fast-gradient-clipping', 'ghost', 'mixed-ghost', 'book-keeping', 'per-layer',
 ];
 
 export type NormMethod = 'ghost' | 'instantiate';

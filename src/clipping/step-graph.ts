@@ -1,7 +1,7 @@
 import { type GradientPath, type UseSite, reverse } from '../autodiff/reverse.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
-import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale, transpose } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale, slice, transpose } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
@@ -96,20 +96,57 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
 
   const thresholds = b.input(stepNames.thresholds, { dtype: 'float32', shape: [groups.length] });
   const parts = first.map((layer) => normOf(b, layer));
-  const norm = safeNorm(b, groups.map((_, k) => parts.filter((_part, i) => first[i]!.group === k)), units, options.rho);
   const present = [unitMask(b, rowMask, units), ...ordinaryData(b, source, rowMask, units)];
   const mask = present.reduce((all, some) => b.op('And', [all, some]));
-  const clipped = clipWeights(b, norm, mask, thresholds, options.clipping);
+  const clip = options.mode === 'per-layer' ? clippedApart : clippedTogether;
+  const byGroup = groups.map((_, k) => parts.filter((_part, i) => first[i]!.group === k));
+  const { norms, clipped } = clip(b, byGroup, mask, thresholds, units, options);
   // The second pass forms the first one's gradients again, bit for bit. Weights in its seeds would be cheaper, but every
   // later sum of the pass would round otherwise, and where it cancels the weighted gradient could exceed the bound.
   const summed = isTwoPass(options.mode) ? pass(seedOf(b, seed, clipped.valid)) : first;
   const byUnit = (x: Value) => transpose(b, x, [1, 0]);
-  const outputs = [...sumOutputs(b, summed, clipped), losses, [stepNames.norms, byUnit(norm.computed)] as const];
+  const outputs = [...sumOutputs(b, summed, clipped), losses, [stepNames.norms, byUnit(norms)] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, byUnit(clipped.all)]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);
   }
   return finish(b, source, first, { groups, units, rows }, outputs);
+}
+
+interface Clipped {
+  /** [K, U], as computed. */
+  readonly norms: Value;
+  readonly clipped: ClipWeights;
+}
+
+/** Clip weights once the norms of all groups are known: a unit that is not finite in one is dropped from all. */
+function clippedTogether(
+  b: GraphBuilder, groups: readonly (readonly NormParts[])[], mask: Value, thresholds: Value, units: number, options: StepOptions,
+): Clipped {
+  const norm = safeNorm(b, groups, units, options.rho);
+  return { norms: norm.computed, clipped: clipWeights(b, norm, mask, thresholds, options.clipping) };
+}
+
+/**
+ * Clip weights of each group as soon as its own norms are known, so that its sums can be formed and its activations freed
+ * while the backward pass goes on (He et al. 2022, "Exploring the Limits of Differentially Private Deep Learning with
+ * Group-wise Clipping"). A unit whose gradient turns out not to be finite in another group is dropped from that group
+ * alone: every group's sum is bounded by the group's own threshold whatever the others hold, which is all that the
+ * sensitivity rests on.
+ */
+function clippedApart(
+  b: GraphBuilder, groups: readonly (readonly NormParts[])[], mask: Value, thresholds: Value, units: number, options: StepOptions,
+): Clipped {
+  const each = groups.map((parts, k) =>
+    clippedTogether(b, [parts], mask, slice(b, thresholds, [0], [k], [k + 1]), units, options));
+  const stacked = (pick: (group: Clipped) => Value) => concat(b, each.map(pick), 0);
+  return {
+    norms: stacked(({ norms }) => norms),
+    clipped: {
+      all: stacked(({ clipped }) => clipped.all), groups: each.flatMap(({ clipped }) => clipped.groups),
+      valid: each.map(({ clipped }) => clipped.valid).reduce((all, some) => b.op('And', [all, some])),
+    },
+  };
 }
 
 /**

@@ -1,5 +1,7 @@
 import { type BatchTrace, type Violation, proofBatchSizes, sizeDependence, traceBatch } from '../autodiff/batch-independence.ts';
 import { type GradientPath, type Obstacle, dependentOn, gradientPath } from '../autodiff/reverse.ts';
+import { type Partition, partitionOf } from '../clipping/groups.ts';
+import type { Mode } from '../clipping/plan.ts';
 import { type StepGraph, type StepOptions, stepGraph } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import { type Graph, type Node, type TypedGraph, showNode, showShape } from '../graph/ir.ts';
@@ -135,6 +137,10 @@ export function requireTrainable(analysis: Analysis): void {
     });
   }
 }
+
+/** The groups that a mode clips by where nothing else is asked for: `per-layer` each layer, others all parameters as one. */
+export const groupsOf = (mode: Mode, { task, parameters }: Pick<Analysis, 'task' | 'parameters'>): Partition | undefined =>
+  (mode === 'per-layer' ? partitionOf({ style: 'per-layer' }, task.model, parameters) : undefined);
 
 /**
  * The step graph for physical batches of `rows` rows.

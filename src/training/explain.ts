@@ -7,7 +7,7 @@ import type { Graph } from '../graph/ir.ts';
 import { sameBatch } from '../ops/batch.ts';
 import { type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
 import { normArithmetic, stepArithmetic, sumArithmetic } from './arithmetic.ts';
-import { type Analysis, type Task, analyse, atBatchSize, compileTask, focused } from './compile.ts';
+import { type Analysis, type Task, analyse, atBatchSize, compileTask, focused, groupsOf } from './compile.ts';
 import type { LossName } from './loss.ts';
 import { survey } from './survey.ts';
 
@@ -138,7 +138,7 @@ function movesOf({ proof, batch }: Analysis): BatchMove[] {
 
 function planned(analysis: Analysis, batchSize: number, mode: Mode, total: number): Pick<Explanation, 'parameters' | 'layers' | 'plan'> {
   const step = compileTask(analysis, batchSize, {
-    mode, clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1,
+    mode, clipping: { function: 'abadi', gamma: 0.01, groups: groupsOf(mode, analysis) }, rho: defaultRho, rowsPerUnit: 1,
   });
   const { graph } = atBatchSize(analysis.task, batchSize);
   const trainable = analysis.parameters.reduce((sum, name) => sum + sizeOf(graph.types.get(name)!.shape), 0);

@@ -197,6 +197,8 @@ describe('resolveRecipe', () => {
     ['neither epochs nor steps is given', { 'training.epochs': undefined }],
     ['clipping groups are named', { 'clipping.groups': { a: ['*'] } }],
     ['mode non-private in a private run', { 'performance.mode': 'non-private' }],
+    ['mode per-layer clips each layer by itself', { 'performance.mode': 'per-layer' }],
+    ['mode per-layer clips each layer by itself', { 'performance.mode': 'per-layer', 'clipping.style': 'per-block' }],
   ])('refuses contradictions: %s', (what, changes) => {
     expect(refusal(changes)).toMatchObject({
       what: expect.stringContaining(what) as string,
@@ -218,7 +220,6 @@ describe('resolveRecipe', () => {
     ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
     ['clipping.style', 'per-device'],
-    ['performance.mode', 'per-layer'],
     ['performance.optimizeFor', 'memory'],
   ])('knows that %s: %j is not available yet', (path, value) => {
     const parts = refusal({ [path]: value });

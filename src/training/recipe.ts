@@ -132,6 +132,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   checkClipping(recipe.clipping, `${file}: clipping`);
   if (typeof recipe.clipping.function !== 'string') parseClipFunction(recipe.clipping.function, `${file}: clipping.function`);
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
+  if (recipe.privacy !== 'none') checkMode(recipe, file);
   buildSchedule(schedule as ScheduleName, 100);
   return {
     ...recipe,
@@ -182,6 +183,15 @@ function checkLength({ training, privacy }: Recipe, file: string): void {
       fix: fixOf('training.batchSize'),
     });
   }
+}
+
+/** Sums that are formed layer by layer cannot wait for a norm over several layers. */
+function checkMode({ performance: { mode }, clipping: { style } }: Recipe, file: string): void {
+  if (mode !== 'per-layer' || style === 'per-layer' || style === 'per-parameter') return;
+  throw new GhostgradError({
+    what: 'mode per-layer clips each layer by itself', where: `${file}: performance.mode`, found: `clipping.style ${style}`,
+    expected: 'groups within layers', fix: 'say clipping.style: per-layer or per-parameter, or take another mode',
+  });
 }
 
 function checkPrivacy({ epsilon, noiseMultiplier }: PrivacyRecipe, mode: Mode, file: string): void {
@@ -246,7 +256,6 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
   ['clipping.style', is('per-device'), groupStyles.filter((style) => style !== 'per-device').join(', ')],
-  ['performance.mode', is('per-layer'), modes.join(', ')],
   ['performance.optimizeFor', is('memory'), 'time'],
 ];
 
