@@ -25,10 +25,12 @@ const recipe = (clipping: Clipping, changes: Partial<TrainingInput> = {}): Train
 const groups = { first: ['hidden.*'], last: { patterns: ['classifier.*'], norm: 0.7 } };
 const clippingOf = (style: ClippingRecipe['style'], more: Clipping = {}): Clipping =>
   ({ style, norm: 1, ...(style === 'groups' && { groups }), ...more });
+// Devices are assigned by a distributed run alone.
+const styles = groupStyles.filter((style) => style !== 'per-device');
 const adaptive = { adaptive: { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.05 } };
 
 describe('a run that clips by groups', () => {
-  it.each(groupStyles.filter((style) => style !== 'per-device').flatMap((style) => allocations.map((allocation) => [style, allocation] as const)))(
+  it.each(styles.flatMap((style) => allocations.map((allocation) => [style, allocation] as const)))(
     '%s, %s: spends what it says, and its certificate, metrics, checkpoint and ledger agree',
     async (style, allocation) => {
       const output = join(temporaryFolder().folder, 'run');
@@ -73,7 +75,7 @@ describe('a run that clips by groups', () => {
   );
 
   it('keeps fixed thresholds as they are, and tells of none', async () => {
-    const run = await prepare(recipe(clippingOf('flat')));
+    const run = await prepare(recipe(clippingOf('per-layer')));
     for await (const { thresholds } of run.steps()) expect(thresholds).toBeNull();
     await run.release();
     expect(run.plan?.adaptive).toBeNull();
@@ -84,7 +86,7 @@ describe('a run that clips by groups', () => {
 
   it('spends the same ε whatever the groups, with more noise on the gradients where it counts', async () => {
     const plans = await Promise.all(
-      [clippingOf('flat'), clippingOf('flat', { threshold: adaptive })].map(async (clipping) => {
+      [clippingOf('flat'), clippingOf('per-layer', { threshold: adaptive })].map(async (clipping) => {
         const run = await prepare(recipe(clipping));
         await run.release();
         return run.plan!;
@@ -95,7 +97,7 @@ describe('a run that clips by groups', () => {
   });
 
   it('learns with thresholds that come from far off, and the same again for a seed', async () => {
-    const clipping = clippingOf('flat', { threshold: { adaptive: { ...adaptive.adaptive, initial: 50, learningRate: 0.5 } } });
+    const clipping = clippingOf('per-layer', { threshold: { adaptive: { ...adaptive.adaptive, initial: 50, learningRate: 0.5 } } });
     const training = { batchSize: 100, steps: 40, seed: 3, optimizer: { name: 'sgd', learningRate: 0.5, momentum: 0.9 } } as const;
     const thresholds = async (): Promise<readonly unknown[]> => {
       const seen: unknown[] = [];
@@ -110,7 +112,7 @@ describe('a run that clips by groups', () => {
 
   it('follows empty draws by noise alone', async () => {
     const training = { batchSize: 0.001, steps: 3, optimizer: { name: 'sgd', learningRate: 1e-6 } } as const;
-    const run = await prepare(recipe(clippingOf('flat', { threshold: adaptive }), { training }));
+    const run = await prepare(recipe(clippingOf('per-layer', { threshold: adaptive }), { training }));
     expect(run.plan?.warnings.join()).toContain('drowns');
     for await (const { thresholds, uncovered } of run.steps()) {
       expect(uncovered.drawn).toBe(0);
