@@ -10,6 +10,8 @@ export interface BenchOptions extends BenchModel {
   readonly threads?: number | undefined;
   /** Timed rounds; default 10. */
   readonly repeats?: number | undefined;
+  /** Fresh processes that a figure of memory is the median of; default {@link freshProcesses}. */
+  readonly processes?: number | undefined;
   readonly onProgress?: ((message: string) => void) | undefined;
 }
 
@@ -17,7 +19,7 @@ export interface ModeResult {
   readonly mode: Mode;
   readonly medianMs: number;
   readonly minMs: number;
-  /** Highest resident memory during the first step of a fresh process, less what it had before; median of 5. */
+  /** Highest resident memory during the first step of a fresh process, less what it had before; median of `processes`. */
   readonly peakMiB: number;
   /** Arithmetic of the non-private step (the same for every mode) over the median time. */
   readonly modelGflops: number;
@@ -53,7 +55,7 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
   const steps: Jobs = Object.fromEntries(modes.map((mode) => [mode, { kind: 'step', model, sequence, batchSize, mode, threads }]));
 
   say('measuring memory');
-  const peaks = await measureMemory(steps);
+  const peaks = await measureMemory(steps, options.processes);
   say('measuring time');
   const { gemm, contractions, ...timed } = await measureTime({
     gemm: { kind: 'gemm', size: 2048, threads }, contractions: { kind: 'contractions', model, sequence, batchSize, threads },

@@ -18,6 +18,7 @@ interface Options {
   readonly mode: string;
   readonly threads?: number;
   readonly repeats?: number;
+  readonly processes?: number;
   readonly svg?: string;
 }
 
@@ -32,6 +33,7 @@ const step = define<Options>({
       .option('--mode <names>', `one or more of ${modes.join(', ')}, with commas between`, 'non-private,book-keeping')
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
       .option('--repeats <n>', 'timed rounds', positiveInteger)
+      .option('--processes <n>', 'fresh processes that a figure of memory is the median of (default: 5)', positiveInteger)
       .option('--svg <file>', 'draw the ratios as bars into this file'),
   run: async (_, { model, mode, svg, ...options }, io) => {
     if (!isModelName(model)) throw unknownName('model', model, modelNames, '--model');
