@@ -23,7 +23,7 @@ export interface ModeResult {
   readonly peakMiB: number;
   /** Arithmetic of the non-private step (the same for every mode) over the median time. */
   readonly modelGflops: number;
-  /** `modelGflops` to the rate of the matrix product: median of the rounds' ratios. */
+  /** `modelGflops` / `gemmGflops`. */
   readonly rate: number;
   /** Arithmetic that the mode adds to the non-private step, relative to it, as `explain` tells it. */
   readonly extraFlopShare: number;
@@ -63,13 +63,13 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
   }, repeats, say);
 
   const rateOf = ({ facts, ms }: Timed): readonly number[] => ms.map((time) => facts.flops / time / 1e6);
-  const gemmRates = rateOf(gemm!);
+  const gemmGflops = Math.max(...rateOf(gemm!));
   const results = modes.map((mode): ModeResult => {
     const { facts, ms } = timed[mode]!;
     return {
       mode, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks[mode]!),
       modelGflops: facts.flops / median(ms) / 1e6,
-      rate: median(rateOf(timed[mode]!).map((rate, i) => rate / gemmRates[i]!)),
+      rate: facts.flops / median(ms) / 1e6 / gemmGflops,
       extraFlopShare: facts.extraFlopShare,
       plannedLiveBytes: facts.plannedLiveBytes ?? 0,
     };
@@ -77,7 +77,7 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
   const [base, basePeak] = [timed['non-private']?.ms, peaks['non-private']];
   return {
     model, ...(sequence !== undefined && { sequence }), batchSize, threads, results,
-    gemmGflops: Math.max(...gemmRates),
+    gemmGflops,
     ceilingGflops: median(rateOf(contractions!)),
     ratios: base === undefined || basePeak === undefined ? {} : Object.fromEntries(results.map(({ mode, peakMiB }) => [mode, {
       time: median(timed[mode]!.ms.map((ms, i) => ms / base[i]!)), memory: peakMiB / median(basePeak),
