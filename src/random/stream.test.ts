@@ -22,6 +22,12 @@ describe('stream', () => {
     expect(new Set(firsts.map((s) => s.words(2).join())).size).toBe(firsts.length);
   });
 
+  it('takes labels of any length', () => {
+    const long = 'é'.repeat(400);
+    const labels = [long, `${long}b`, `b${long}`, 'é'.repeat(5000), long.slice(0, 300)];
+    expect(new Set(labels.map((label) => stream(key, label).words(2).join())).size).toBe(labels.length);
+  });
+
   it('leaves the key as it was and refuses other lengths', () => {
     stream(key, 'a').word();
     expect(key[5]).toBe(5);

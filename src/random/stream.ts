@@ -1,4 +1,4 @@
-import { createCipheriv, hkdfSync } from 'node:crypto';
+import { createCipheriv, createHash, hkdfSync } from 'node:crypto';
 
 /**
  * Uniform random numbers from the AES-256-CTR keystream of one key. Streams of different (key, label, index)
@@ -20,6 +20,11 @@ export interface Stream {
    */
   preciseUniform(): number;
 }
+
+/** HKDF in node:crypto takes up to 1024 bytes of information, and a character has up to 3. A parameter's name may be longer. */
+const mostInfo = 341;
+/** Starts as no JSON array does. */
+const digestOf = (info: string): string => `sha256:${createHash('sha256').update(info).digest('hex')}`;
 
 /** Length of a stream's key. */
 export const keyBytes = 32;
@@ -53,7 +58,7 @@ export function streamKey(key: Uint8Array, label: string, index = 0): Uint8Array
   if (!Number.isSafeInteger(index) || index < 0)
     throw new RangeError(`a stream's index is a whole number, found ${index}`);
   const info = JSON.stringify(['ghostgrad/stream/1', label, index]);
-  return new Uint8Array(hkdfSync('sha256', key, new Uint8Array(0), info, keyBytes));
+  return new Uint8Array(hkdfSync('sha256', key, new Uint8Array(0), info.length <= mostInfo ? info : digestOf(info), keyBytes));
 }
 
 /** The stream of a key of its own, as {@link streamKey} makes them. `key` is only read, and not needed any more. */

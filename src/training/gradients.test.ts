@@ -29,19 +29,31 @@ describe('a model large enough for noise threads', () => {
   });
 });
 
+const plan = privacyPlan({
+  datasetSize: 200, batchSize: 20, steps: 3, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['w'], 1, 4),
+});
+const program: StepProgram = {
+  parameters: ['w'], microBatch: 8, lanes: 1, sharesSums: true, rho: plan.rho, layers: [], groups: plan.groups,
+  run: (parameters, { size }) => Promise.resolve({
+    sums: new Map([['w', new Float32Array(new SharedArrayBuffer(16))]]), parameters,
+    losses: new Float32Array(size), norms: new Float32Array(size), groups: 1,
+  }),
+  release: () => Promise.resolve(),
+};
+
 describe('privateGradients', () => {
-  it('charges nothing and hands out nothing when the noise cannot be added', async () => {
-    const plan = privacyPlan({
-      datasetSize: 200, batchSize: 20, steps: 3, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(['w'], 1, 4),
-    });
-    const program: StepProgram = {
-      parameters: ['w'], microBatch: 8, lanes: 1, sharesSums: true, rho: plan.rho, layers: [], groups: plan.groups,
-      run: (parameters, { size }) => Promise.resolve({
-        sums: new Map([['w', new Float32Array(new SharedArrayBuffer(16))]]), parameters,
-        losses: new Float32Array(size), norms: new Float32Array(size), groups: 1,
-      }),
-      release: () => Promise.resolve(),
+  it('refuses a step that does not clip as the plan says', async () => {
+    const other: StepProgram = { ...program, groups: [{ name: 'all', parameters: ['w', 'v'] }] };
+    expect(() => privateGradients({ plan, program: other, data: blobs() })).toThrow('does not clip as the privacy plan says');
+    const plain: StepProgram = {
+      ...program, run: async (...given) => ({ ...await program.run(...given), norms: new Float32Array(0) }),
     };
+    const source = privateGradients({ plan, program: plain, data: blobs() });
+    await expect(source.next(new Map())).rejects.toThrow('does not clip as the privacy plan says');
+    await source.close();
+  });
+
+  it('charges nothing and hands out nothing when the noise cannot be added', async () => {
     const charged: number[] = [];
     const ledger: Ledger = {
       length: 0, head: '', charge: (step) => Promise.resolve(void charged.push(step)), close: () => Promise.resolve(),

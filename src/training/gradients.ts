@@ -1,4 +1,5 @@
 import type { Dataset } from '../data/index.ts';
+import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
 import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
 import { type Ledger, digestOf } from '../privacy/ledger.ts';
@@ -43,6 +44,7 @@ export function privateGradients({
   /** Add the noise of large sums, while the engine rests; by default one for each core. */
   readonly threads?: NoiseThreads | undefined;
 }): GradientSource {
+  requireClips(program, plan);
   const keys = plan.startRatchet();
   let groups = plan.groups;
   return {
@@ -54,6 +56,10 @@ export function privateGradients({
       const rows = plan.draw(stepKeys, data.size);
       const thresholds = groups.map(({ norm }) => norm);
       const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
+      // A step without privacy has no norms: its sums are bounded by nothing.
+      if (seen.norms.length !== rows.length * groups.length) {
+        throw notClipped('other gradient norms', 'one for each unit and group');
+      }
       const counted = plan.adaptive === null ? undefined : seen.norms;
       const clipped = clippedSum(sums, groups, program.rho, counted);
       const gradient = program.sharesSums
@@ -68,6 +74,16 @@ export function privateGradients({
     },
   };
 }
+
+/** Throws GhostgradError unless the step clips to the groups that the plan's noise is scaled to, in their order. */
+function requireClips({ groups }: StepProgram, plan: PrivacyPlan): void {
+  const text = (all: StepProgram['groups']): string => JSON.stringify(all.map(({ name, parameters }) => [name, parameters]));
+  if (text(groups) !== text(plan.groups)) throw notClipped(text(groups), text(plan.groups));
+}
+
+const notClipped = (found: string, expected: string): GhostgradError => new GhostgradError({
+  what: 'the step does not clip as the privacy plan says', found, expected, fix: 'compile the step with the groups of the plan, in a mode that clips',
+});
 
 /** The plain mean gradient of Poisson draws, for runs whose recipe says `privacy: none`. */
 export function plainGradients({
