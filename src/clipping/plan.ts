@@ -9,6 +9,12 @@ export const modes: readonly Mode[] = [
   'non-private', 'instantiate', 'fast-gradient-clipping', 'ghost', 'mixed-ghost', 'book-keeping', 'per-layer',
 ];
 
+/**
+ * What decides between the two norms of a layer, in the modes of one pass: the time they take, or the space of what they
+ * form (the paper's rule). Modes of two passes have their own rule.
+ */
+export type LayerRule = 'time' | 'space';
+
 export type NormMethod = 'ghost' | 'instantiate';
 export type SumMethod = 'product' | 'weighted';
 
@@ -95,7 +101,7 @@ export function allowanceBites(
 }
 
 /** Chooses norm and sum for one parameter's use. */
-export function planLayer(mode: Mode, offers: Offers): LayerPlan {
+export function planLayer(mode: Mode, offers: Offers, rule: LayerRule = 'time'): LayerPlan {
   const { size } = offers;
   const costs = costsOf(size);
   const cheaperSum: SumMethod = offers.product && costs.product <= costs.instantiate + costs.weighted ? 'product' : 'weighted';
@@ -112,6 +118,11 @@ export function planLayer(mode: Mode, offers: Offers): LayerPlan {
     return ghostTakesLessSpace(size)
       ? layer('ghost', cheaperSum, '2T² ≤ p·d: a ghost norm takes less space')
       : layer('instantiate', cheaperSum, '2T² > p·d: an instantiated gradient takes less space');
+  }
+  if (rule === 'space') {
+    return ghostTakesLessSpace(size)
+      ? layer('ghost', offers.product ? 'product' : 'weighted', '2T² ≤ p·d: a ghost norm takes less space')
+      : layer('instantiate', 'weighted', '2T² > p·d: an instantiated gradient takes less space');
   }
   const ghostTime = costs.ghost + (offers.product ? costs.product : costs.instantiate + costs.weighted);
   const instantiateTime = costs.instantiate + costs.weighted;

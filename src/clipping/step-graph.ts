@@ -11,11 +11,13 @@ import { type Part, partsOf } from './parts.ts';
 import { type ClipWeights, type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
 import { liveBytes } from './live.ts';
 import { dataLast, inOrder } from './schedule.ts';
-import { type LayerPlan, type Mode, isTwoPass, planLayer } from './plan.ts';
+import { type LayerPlan, type LayerRule, type Mode, isTwoPass, planLayer } from './plan.ts';
 import { squaredLength, sum } from './unit.ts';
 
 export interface StepOptions {
   readonly mode: Mode;
+  /** What decides between a layer's norms in the modes of one pass; default `time`. */
+  readonly layersBy?: LayerRule | undefined;
   readonly clipping: ClippingOptions;
   /** Relative slack of the bound; default {@link defaultRho}. */
   readonly rho: number;
@@ -175,7 +177,7 @@ function backwardPass(
   return [...parts].flatMap(([parameter, all]) => all.map((part) => {
     const { size, ghost, product } = part.does;
     const offers = { size, ghost: ghost !== undefined, product: product !== undefined };
-    return { ...part, parameter, contraction: size, plan: planLayer(options.mode, offers) };
+    return { ...part, parameter, contraction: size, plan: planLayer(options.mode, offers, options.layersBy) };
   }));
 }
 

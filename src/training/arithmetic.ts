@@ -22,6 +22,20 @@ export function sumArithmetic(layer: Sized, mode: Mode): number {
 }
 
 /**
+ * What norms, sums and a second backward pass take by the complexity model (`costsOf`), memory traffic included, in
+ * operations for the whole batch: what the plans of one step differ by.
+ */
+export function clippingCost(layers: readonly StepLayer[], batch: number, mode: Mode): number {
+  return layers.reduce((sum, layer) => {
+    const { plan: { norm, sum: how, costs }, sites } = layer;
+    const isFormed = norm === 'instantiate' && !isTwoPass(mode);
+    const summed = how === 'product' ? costs.product : costs.weighted + (isFormed ? 0 : costs.instantiate);
+    const again = isTwoPass(mode) && sites.some(({ passesOn }) => passesOn) ? product(layer) : 0;
+    return sum + batch * ((norm === null ? 0 : costs[norm]) + summed + again);
+  }, 0);
+}
+
+/**
  * Arithmetic of the non-private step (forward, input gradients, weight gradients: a product of 2·T·d·p each) and what
  * privacy adds to it: norms, sums that cost more than a product, a second backward pass. An instantiated gradient that
  * also serves the sum saves the weighted product.

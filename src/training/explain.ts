@@ -1,14 +1,16 @@
-import { liveBytes } from '../clipping/live.ts';
 import { defaultRho } from '../clipping/norm.ts';
-import type { Mode } from '../clipping/plan.ts';
+import type { LayerRule, Mode } from '../clipping/plan.ts';
 import type { StepLayer } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import { sameBatch } from '../ops/batch.ts';
 import { type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
-import { normArithmetic, stepArithmetic, sumArithmetic } from './arithmetic.ts';
-import { type Analysis, type Task, analyse, atBatchSize, compileTask, focused, groupsOf } from './compile.ts';
+import { defaultThreads } from '../runtime/threads.ts';
+import { normArithmetic, sumArithmetic } from './arithmetic.ts';
+import { type Analysis, type Task, analyse, atBatchSize, focused, groupsOf } from './compile.ts';
 import type { LossName } from './loss.ts';
+import { type Candidate, type OptimizeFor, choosePlan } from './planner.ts';
+import { lanesFor } from './step.ts';
 import { survey } from './survey.ts';
 
 export interface ExplainedLayer {
@@ -51,11 +53,19 @@ export interface Explanation {
   readonly layers: readonly ExplainedLayer[];
   readonly plan: {
     readonly mode: Mode;
+    /** What decided between the norms of a layer. */
+    readonly layersBy: LayerRule;
     readonly batchSize: number;
     /** The most bytes of activations, gradients and sums that exist at one time; inputs and parameters not counted. */
     readonly liveBytes: number;
     /** Arithmetic that privacy adds, relative to that of the non-private step. */
     readonly extraFlopShare: number;
+    /** What the plan was chosen by; null where the mode was taken as it is. */
+    readonly optimizeFor: OptimizeFor | null;
+    /** Why this plan. */
+    readonly reason: string;
+    /** All plans that were looked at. */
+    readonly candidates: readonly Candidate[];
   };
   readonly unsupported: readonly { readonly node: string; readonly operator: string; readonly reason: string; readonly fix: string }[];
   /** Whether it is proved that examples do not mix; false also where that cannot be judged. */
@@ -71,6 +81,8 @@ export interface ExplainOptions extends Omit<Task, 'loss'> {
   /** Physical batch size that bytes and operations are told for; default 32. */
   readonly batchSize?: number | undefined;
   readonly mode?: Mode | undefined;
+  /** Chooses among the plans that the mode leaves open; by default the mode is taken as it is. */
+  readonly optimizeFor?: OptimizeFor | undefined;
 }
 
 /**
@@ -89,7 +101,11 @@ export function explain(options: ExplainOptions): Explanation {
   const loss = options.loss ?? likelyLoss(model, seen.typed.types.get(output));
   const facts = {
     parameters: { total: sizeOfParameters(options.model), trainable: 0 },
-    loss: { name: loss, output }, layers: [], plan: { mode, batchSize, liveBytes: 0, extraFlopShare: 0 },
+    loss: { name: loss, output }, layers: [],
+    plan: {
+      mode, layersBy: 'time' as const, batchSize, liveBytes: 0, extraFlopShare: 0,
+      optimizeFor: options.optimizeFor ?? null, reason: 'nothing is planned', candidates: [],
+    },
   };
   if (seen.unsupported.length > 0) {
     return { ...facts, unsupported: seen.unsupported, batchIndependent: false, batchMoves: [], violations: seen.violations };
@@ -103,7 +119,7 @@ export function explain(options: ExplainOptions): Explanation {
     violations: analysis.violations.map(({ node, axis, reason, fix }) => ({ node, axis, reason, fix })),
   };
   const stops = analysis.violations.length + analysis.obstacles.length > 0 || analysis.parameters.length === 0;
-  return { ...facts, ...found, ...(stops ? {} : planned(analysis, batchSize, mode, facts.parameters.total)) };
+  return { ...facts, ...found, ...(stops ? {} : planned(analysis, batchSize, mode, options.optimizeFor, facts.parameters.total)) };
 }
 
 const lossOutput = (loss: LossName | undefined): string | undefined =>
@@ -136,22 +152,20 @@ function movesOf({ proof, batch }: Analysis): BatchMove[] {
   });
 }
 
-function planned(analysis: Analysis, batchSize: number, mode: Mode, total: number): Pick<Explanation, 'parameters' | 'layers' | 'plan'> {
-  const step = compileTask(analysis, batchSize, {
+function planned(
+  analysis: Analysis, batchSize: number, mode: Mode, optimizeFor: OptimizeFor | undefined, total: number,
+): Pick<Explanation, 'parameters' | 'layers' | 'plan'> {
+  const { plan, step, candidates, reason } = choosePlan(analysis, batchSize, {
     mode, clipping: { function: 'abadi', gamma: 0.01, groups: groupsOf(mode, analysis) }, rho: defaultRho, rowsPerUnit: 1,
-  });
+  }, { optimizeFor, lanes: lanesFor(analysis, defaultThreads()) });
   const { graph } = atBatchSize(analysis.task, batchSize);
   const trainable = analysis.parameters.reduce((sum, name) => sum + sizeOf(graph.types.get(name)!.shape), 0);
-  const layers = step.layers.map((layer) => explainLayer(layer, batchSize, mode));
-  const arithmetic = stepArithmetic(step.layers, batchSize, mode);
   return {
     parameters: { total, trainable },
-    layers,
+    layers: step.layers.map((layer) => explainLayer(layer, batchSize, plan.mode)),
     plan: {
-      mode,
-      batchSize,
-      liveBytes: liveBytes(step.graph),
-      extraFlopShare: arithmetic.nonPrivate === 0 ? 0 : arithmetic.extra / arithmetic.nonPrivate,
+      mode: plan.mode, layersBy: plan.layersBy, batchSize, liveBytes: plan.liveBytes, extraFlopShare: plan.extraFlopShare,
+      optimizeFor: optimizeFor ?? null, reason, candidates,
     },
   };
 }

@@ -1,10 +1,12 @@
 import { proofBatchSizes } from '../autodiff/batch-independence.ts';
+import { defaultRho } from '../clipping/norm.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type Tensor, type TensorType, bytesPerElement, sizeOf, zeros } from '../tensor/tensor.ts';
 import { type Analysis, atBatchSize } from './compile.ts';
 import { labelsInput } from './loss.ts';
 import { copiesOf } from './model.ts';
+import { fitsBudget } from './planner.ts';
 import { availableMemory, withPeakMemory } from './peak-memory.ts';
 import { type BatchSource, type StepProgram, type StepSettings, compileStep, defaultMicroBatch, lanesFor } from './step.ts';
 
@@ -58,8 +60,8 @@ export async function fastestStep(
   analysis: Analysis, settings: Omit<StepSettings, 'microBatch'>, { typical, steps, memoryMiB }: MicroBatchLimits,
 ): Promise<MicroBatchChoice> {
   const limit = memoryMiB === 'auto' ? (memoryShare * availableMemory()) / 2 ** 20 : memoryMiB;
-  const top = powerOfTwoFrom(typical);
   const lanes = lanesFor(analysis, settings.threads ?? defaultThreads());
+  const top = largestInBudget(powerOfTwoFrom(typical), analysis, settings, lanes);
   let kept: StepProgram | undefined;
   const trials = new Map<number, StepProgram>();
   const measure = async (microBatch: number): Promise<Trial> => {
@@ -145,6 +147,14 @@ const describe = (all: readonly Trial[]): string =>
 
 /** The least power of two that is not below `size`. */
 const powerOfTwoFrom = (size: number): number => 2 ** Math.ceil(Math.log2(Math.max(1, size)));
+
+/** `wanted`, halved until some plan of the step fits the budget that it is to be planned for, if there is one. */
+function largestInBudget(wanted: number, analysis: Analysis, settings: StepSettings, lanes: number): number {
+  const { mode, clipping, optimizeFor, rho = defaultRho, rowsPerUnit = 1 } = settings;
+  if (typeof optimizeFor !== 'object' || wanted === 1) return wanted;
+  return fitsBudget(analysis, wanted * rowsPerUnit, { mode, clipping, rho, rowsPerUnit }, { optimizeFor, lanes })
+    ? wanted : largestInBudget(wanted / 2, analysis, settings, lanes);
+}
 
 /** `wanted`, halved until that many units fit. */
 function firstSize(wanted: number, bytesEach: number, limit: number): number {

@@ -224,11 +224,18 @@ describe('resolveRecipe', () => {
     ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
     ['clipping.style', 'per-device'],
-    ['performance.optimizeFor', 'memory'],
   ])('knows that %s: %j is not available yet', (path, value) => {
     const parts = refusal({ [path]: value });
     expect(parts).toMatchObject({ what: 'not available yet', where: `r.yaml: ${path}` });
     expect(parts.expected).toBeTruthy();
+  });
+
+  it('takes a budget of bytes, time or memory to plan a step for', () => {
+    for (const optimizeFor of ['time', 'memory', { budget: 5e8 }]) {
+      expect(resolveRecipe(changed({ 'performance.optimizeFor': optimizeFor })).performance.optimizeFor).toEqual(optimizeFor);
+    }
+    expect(refusal({ 'performance.optimizeFor': { budget: 0 } }).where).toContain('performance.optimizeFor');
+    expect(refusal({ 'performance.optimizeFor': 'space' }).where).toContain('performance.optimizeFor');
   });
 
   it('suggests the nearest model, optimizer and option of an optimizer', () => {

@@ -58,7 +58,8 @@ const trainingSchema = z.strictObject({
 
 const performanceSchema = z.strictObject({
   mode: z.enum(modes).default('book-keeping'),
-  optimizeFor: z.enum(['time']).default('time'),
+  // Of the plans that the mode leaves open: the fastest, the smallest, or the fastest within so many planned bytes.
+  optimizeFor: z.union([z.enum(['time', 'memory']), z.strictObject({ budget: z.number().positive() })]).default('time'),
   memoryMiB: z.union([z.literal('auto'), z.number().positive()]).default('auto'),
   microBatch: z.union([z.literal('auto'), count]).default('auto'),
   threads: z.union([z.literal('auto'), count]).default('auto'),
@@ -256,7 +257,6 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
   ['clipping.style', is('per-device'), groupStyles.filter((style) => style !== 'per-device').join(', ')],
-  ['performance.optimizeFor', is('memory'), 'time'],
 ];
 
 function refuseLater(raw: Mapping, file: string): void {

@@ -1,7 +1,7 @@
 import type { Partition } from '../clipping/groups.ts';
 import { type ClippingOptions, defaultRho, thresholdRange } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
-import { type StepGraph, type StepLayer, stepNames } from '../clipping/step-graph.ts';
+import { type StepLayer, type StepOptions, stepNames } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session } from '../runtime/engine.ts';
@@ -9,9 +9,12 @@ import { defaultThreads } from '../runtime/threads.ts';
 import { type FloatTensor, type Tensor, tensor } from '../tensor/tensor.ts';
 import { accumulator } from './accumulate.ts';
 import { type Analysis, compileTask } from './compile.ts';
+import { type Candidate, type OptimizeFor, choosePlan } from './planner.ts';
 
 export interface StepSettings {
   readonly mode: Mode;
+  /** Chooses among the plans that the mode leaves open ({@link choosePlan}); by default the mode is taken as it is. */
+  readonly optimizeFor?: OptimizeFor | undefined;
   readonly clipping: ClippingOptions;
   /** Rows computed at once. Default {@link defaultMicroBatch}. */
   readonly microBatch?: number | undefined;
@@ -60,6 +63,8 @@ export interface StepProgram {
   /** Whether its sums lie in shared memory, as large ones do, where all cores can add noise to them. */
   readonly sharesSums: boolean;
   readonly rho: number;
+  /** How the step is computed, and why so. */
+  readonly plan: Candidate & { readonly reason: string };
   readonly layers: readonly StepLayer[];
   /** The clipping groups, in the order of their thresholds. */
   readonly groups: Partition;
@@ -100,10 +105,12 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const sharesSums = trainableSize(analysis) >= largeSum;
   const lanes = lanesFor(analysis, threads);
 
-  const stepOf = (units: number): StepGraph =>
-    compileTask(analysis, units * rowsPerUnit, { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit });
-  const full = stepOf(microBatch);
-  const smallStep = once(() => stepOf(small));
+  const options: StepOptions = { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit };
+  const { optimizeFor } = settings;
+  const { step: full, plan, reason } = choosePlan(analysis, microBatch * rowsPerUnit, options, { optimizeFor, lanes });
+  // Remainders are computed as full batches are.
+  const smallStep = once(() =>
+    compileTask(analysis, small * rowsPerUnit, { ...options, mode: plan.mode, layersBy: plan.layersBy }));
   const { groups } = full;
   const names = [...new Set(full.layers.map(({ parameter }) => parameter))];
   const shapes = new Map(names.map((name) => [name, analysis.task.model.initializers.get(name)?.shape ?? []]));
@@ -113,7 +120,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   })));
 
   return {
-    parameters: names, microBatch, lanes, sharesSums, rho, layers: full.layers, groups,
+    parameters: names, microBatch, lanes, sharesSums, rho, plan: { ...plan, reason }, layers: full.layers, groups,
     run: async (parameters, batch, thresholds) => {
       if (isPrivate) checkThresholds(thresholds, groups);
       const queue = partsOf(batch, cut(batch.size, microBatch, small));

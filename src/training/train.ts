@@ -20,7 +20,7 @@ import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
 import { type RunFolder, checkOutput, createRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
-import { type Parameters, type StepSettings, compileStep, defaultMicroBatch } from './step.ts';
+import { type Parameters, type StepProgram, type StepSettings, compileStep, defaultMicroBatch } from './step.ts';
 
 export interface PrepareOptions {
   /** What messages call the recipe, e.g. its path. */
@@ -70,6 +70,8 @@ export interface Run {
   readonly plannedSteps: number;
   /** Examples computed at once, and why so many. */
   readonly microBatch: { readonly size: number; readonly reason: string };
+  /** How a step is computed, and why so. */
+  readonly stepPlan: StepProgram['plan'];
   /** Takes the remaining steps, one an iteration, until `signal` aborts; a step that has begun is finished. */
   steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined>;
   /** The model with the parameters as they are now. */
@@ -133,6 +135,8 @@ export async function prepare(
 
   const { program, reason } = await compiled(analysis, recipe, {
     mode: recipe.performance.mode,
+    // Each mode is planned for time as it is.
+    optimizeFor: recipe.performance.optimizeFor === 'time' ? undefined : recipe.performance.optimizeFor,
     threads,
     engine,
     clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma, groups: partition },
@@ -233,7 +237,7 @@ export async function prepare(
   }
 
   return {
-    recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, steps, model: currentModel, certificate: currentCertificate, finish, release,
+    recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, steps, model: currentModel, certificate: currentCertificate, finish, release,
   };
 }
 

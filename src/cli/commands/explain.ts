@@ -5,14 +5,16 @@ import { noDraws } from '../../random/initial.ts';
 import { type Explanation, explain as explained } from '../../training/explain.ts';
 import { asLoss, lossNames } from '../../training/loss.ts';
 import { loadModel } from '../../training/model.ts';
+import type { OptimizeFor } from '../../training/planner.ts';
 import { asModel } from '../../training/recipe.ts';
 import { parseSpec } from '../../training/recipe-file.ts';
 import { bindShapes, parseShapes } from '../../training/shapes.ts';
+import { unknownName } from '../../suggest.ts';
 import { define } from '../command.ts';
 import { coloursFor } from '../io.ts';
 import { shapeOption } from '../shapes.ts';
 import { facts, percent, show, table } from '../text.ts';
-import { asMode, collect, positiveInteger } from '../values.ts';
+import { asMode, collect, number, positiveInteger } from '../values.ts';
 
 interface Options {
   readonly batchSize?: number;
@@ -22,6 +24,8 @@ interface Options {
   readonly output?: string;
   readonly convertBatchnorm?: boolean;
   readonly mode?: string;
+  readonly optimizeFor?: string;
+  readonly memoryMib?: number;
 }
 
 export const explain = define<Options>({
@@ -36,8 +40,10 @@ export const explain = define<Options>({
       .option('--loss <name>', `${lossNames.join(', ')} or output:<name> (default: what fits the output)`)
       .option('--output <name>', "the value that the loss is taken of (default: the model's first output of real numbers)")
       .option('--convert-batchnorm', 'replace BatchNorm by GroupNorm, which keeps examples apart')
-      .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`),
-  run: ([name = ''], { loss, shape = [], mode, trainable, convertBatchnorm = false, ...options }, io) => {
+      .option('--mode <name>', `one of ${modes.join(', ')} (default: book-keeping)`)
+      .option('--optimize-for <what>', 'time or memory: choose among the plans that the mode leaves open')
+      .option('--memory-mib <n>', 'the fastest plan that takes no more memory than this', number),
+  run: ([name = ''], { loss, shape = [], mode, optimizeFor, memoryMib, trainable, convertBatchnorm = false, ...options }, io) => {
     const { model: loaded, output } = loadModel(asModel(parseSpec(name, 'model'), 'model'), { draws: noDraws });
     const model = convertBatchnorm ? withGroupNorm(loaded) : loaded;
     const { exampleShapes, batchSize } = bindShapes(model, parseShapes(shape));
@@ -48,12 +54,25 @@ export const explain = define<Options>({
       ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
       trainable: asTrainable(trainable),
       ...(mode !== undefined && { mode: asMode(mode) }),
+      optimizeFor: asAim(optimizeFor, memoryMib),
       batchSize: options.batchSize ?? batchSize,
       exampleShapes,
     });
     return { json: result, text: describe(result, coloursFor(io.stdout, io.env)) };
   },
 });
+
+function asAim(name: string | undefined, memoryMib: number | undefined): OptimizeFor | undefined {
+  const aims = ['time', 'memory'] as const;
+  const aim = aims.find((known) => known === name);
+  if (name !== undefined && aim === undefined) throw unknownName('aim', name, aims, '--optimize-for');
+  if (memoryMib === undefined) return aim;
+  if (memoryMib > 0) return { budget: memoryMib * 2 ** 20 };
+  throw new GhostgradError({
+    what: 'not a memory budget', where: '--memory-mib', found: String(memoryMib), expected: 'MiB, more than 0',
+    fix: 'for example --memory-mib 500',
+  });
+}
 
 /** `all`, or patterns, each its own option or several separated by commas. */
 function asTrainable(given: readonly string[] | undefined): 'all' | readonly string[] {
@@ -106,6 +125,9 @@ function summary(explanation: Explanation, { green, red, yellow }: Colours): str
     'norms': planned(`${show(total(layers, 'bytes') / 2 ** 20)} MiB, norms and sums ${show(total(layers, 'flops') / 1e6)} Mflop`),
     'live memory': planned(`about ${round(plan.liveBytes / 2 ** 20)} MiB`),
     'extra arithmetic': planned(percent(plan.extraFlopShare)),
+    'plan': plan.optimizeFor === null ? undefined : planned(plan.reason),
+    'plans': plan.optimizeFor === null ? undefined : planned(plan.candidates.map(({ mode, layersBy, liveBytes, cost }) =>
+      `${mode} by ${layersBy}: ${round(liveBytes / 2 ** 20)} MiB, clipping ${round(cost / 1e9)} Gop`).join('; ')),
   });
 }
 
