@@ -109,10 +109,10 @@ function distinct(all: readonly Tried[]): readonly Tried[] {
 
 const mib = (bytes: number): string => `${(bytes / 2 ** 20).toPrecision(4)} MiB`;
 
-function reasonOf({ mode, layersBy, liveBytes: bytes }: Candidate, aim: OptimizeFor, count: number, lanes: number): string {
+function reasonOf({ layersBy, liveBytes: bytes }: Candidate, aim: OptimizeFor, count: number, lanes: number): string {
   const why = aim === 'time' ? 'the least time' : aim === 'memory' ? 'the least memory' : `the least time within ${mib(aim.budget)}`;
   const each = lanes > 1 ? ` in each of ${lanes} lanes` : '';
-  return `${mode}, layers by ${layersBy}: ${why} of ${count} plan${count > 1 ? 's' : ''}, ${mib(bytes)} planned${each}`;
+  return `layers by ${layersBy}, ${why} of ${count} plan${count > 1 ? 's' : ''}, ${mib(bytes)} planned${each}`;
 }
 
 function tooSmall(candidates: readonly Candidate[], budget: number, rows: number, lanes: number): GhostgradError {

@@ -147,7 +147,7 @@ async function withProgress(
       );
       io.stderr.write(`${startLine(started)}\n`);
       io.stderr.write(`${started.microBatch.size} examples at once (${started.microBatch.reason})\n`);
-      io.stderr.write(`step: ${started.stepPlan.mode} (${started.stepPlan.reason})\n`);
+      io.stderr.write(`step by ${started.stepPlan.mode} (${started.stepPlan.reason})\n`);
     },
     onStep: ({ step, steps, epsilon, uncovered }) => {
       const planned = run?.plan?.epsilon;
