@@ -75,6 +75,14 @@ const sketches: Readonly<Record<string, Sketch>> = {
       ['Reshape', ['t', 'shape'], 's'], ['Conv', ['s', 'w1', 'b1'], 'c1', { kernel_shape: ints([3]), pads: ints([1, 1]), group: int(2) }], ...head('c1'),
     ],
   },
+  'convolutions with more filters than positions': {
+    input: { dtype: 'float32', shape: [3, 2, 2] },
+    weights: { w: [64, 3, 3, 3], b: [64], v: [48, 64, 2, 1], 'head.weight': [3, 96], 'head.bias': [3] },
+    nodes: [
+      ['Conv', ['input', 'w', 'b'], 'c', { kernel_shape: ints([3, 3]), pads: ints([1, 1, 1, 1]) }], ['Tanh', ['c'], 't'],
+      ['Conv', ['t', 'v'], 'd', { kernel_shape: ints([2, 1]), strides: ints([2, 2]), pads: ints([1, 0, 0, 1]) }], ...head('d'),
+    ],
+  },
   'a transposed convolution': {
     input: { dtype: 'float32', shape: [2, 3, 3] },
     weights: { w: [2, 3, 2, 2], b: [3], 'head.weight': [3, 108], 'head.bias': [3] },

@@ -4,11 +4,14 @@ import type { ConvolutionGeometry } from '../ops/operator.ts';
 import { sameShape, sizeOf } from '../tensor/tensor.ts';
 import type { Context, Contraction, Use, Weights } from './contraction.ts';
 import { gramNorm } from './gram.ts';
-import { patchGram, shiftedRows, unfold } from './unfold.ts';
+import { imagesLast, patchGram, shiftedRows, unfold } from './unfold.ts';
 import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, weigh, weightedSum } from './unit.ts';
 
 /** From so many channels on, shifting patches takes less time than unfolding them. */
 const fewestShifted = 16;
+
+/** With so many filters for each position of all images, patches take little beside the kernel (BENCHMARKS.md). */
+const filtersToPosition = 4;
 
 /** A convolution is an outer product over its output positions, of patches with output gradients, in each group. */
 export function convolution(c: Context, use: Use<'convolution'>): Contraction {
@@ -68,11 +71,7 @@ export function convolution(c: Context, use: Use<'convolution'>): Contraction {
     ...(groups === 1 && {
       product: (weights: Weights | undefined) => {
         const weighed = weigh(c, use.outputGradient, weights);
-        const order = [0, ...out.map((_, i) => i + 2), 1];
-        const rows = reshape(b, transpose(b, weighed, order), [n * positions, p]);
-        const parts = shiftedRows(b, input(), geometry, out).map((patch) =>
-          reshape(b, matmul(b, rows, patch, { transposeX: true }), [p, channels, 1]));
-        return reshape(b, concat(b, parts, 2), parameterShape);
+        return filtersToPosition * n * positions <= p ? fewPositionsProduct(c, input(), weighed, geometry) : shiftedProduct(c, input(), weighed, geometry);
       },
     }),
   };
@@ -95,3 +94,25 @@ function depthwiseGradients(c: Context, x: Value, dY: Value, { kernel, strides, 
   return reshape(b, reduceSum(b, reshape(b, kept, [units, n / units, ...parameterShape]), [1]), [units, ...parameterShape]);
 }
 
+/** The gradient summed over images, from one product for each kernel offset: nothing is unfolded. */
+function shiftedProduct({ b, parameterShape }: Context, x: Value, dY: Value, geometry: ConvolutionGeometry): Value {
+  const channels = b.shape(x)[1]!;
+  const [n, p, ...out] = b.shape(dY) as [number, number, ...number[]];
+  const order = [0, ...out.map((_, i) => i + 2), 1];
+  const rows = reshape(b, transpose(b, dY, order), [n * sizeOf(out), p]);
+  const parts = shiftedRows(b, x, geometry, out).map((patch) =>
+    reshape(b, matmul(b, rows, patch, { transposeX: true }), [p, channels, 1]));
+  return reshape(b, concat(b, parts, 2), parameterShape);
+}
+
+/**
+ * The same from one product in the kernel's own layout. Over few positions patches are smaller than the kernel, and there is
+ * nothing to join.
+ */
+function fewPositionsProduct({ b, parameterShape }: Context, x: Value, dY: Value, geometry: ConvolutionGeometry): Value {
+  const [n, p, ...out] = b.shape(dY) as [number, number, ...number[]];
+  const rows = transpose(b, reshape(b, dY, [n, p, sizeOf(out)]), [1, 2, 0]);
+  const patches = imagesLast(b, x, geometry, out);
+  const gradient = matmul(b, reshape(b, rows, [p, n * sizeOf(out)]), patches, { transposeY: true });
+  return reshape(b, gradient, parameterShape);
+}

@@ -1,7 +1,8 @@
 import { int, ints } from '../graph/ir.ts';
+import { pixelsMet } from '../graph/windows.ts';
 import { type GraphBuilder, type Value, pad, reshape, slice, transpose } from '../ops/builder.ts';
 import type { ConvolutionGeometry } from '../ops/operator.ts';
-import { type Shape, float32, sizeOf } from '../tensor/tensor.ts';
+import { type Shape, float32, sizeOf, tensor } from '../tensor/tensor.ts';
 
 /** Every kernel offset, row-major: for a 2×2 kernel [0,0], [0,1], [1,0], [1,1]. */
 export function offsetsOf(kernel: Shape): number[][] {
@@ -58,6 +59,17 @@ export function shiftedRows(b: GraphBuilder, x: Value, geometry: ConvolutionGeom
   const padded = pad(b, channelsLast, spatialPads(geometry.pads, shape.length, 1));
   return offsetsOf(geometry.kernel).map((offset) =>
     reshape(b, shifted(b, padded, geometry, offset, out, [1]), [shape[0]! * sizeOf(out), shape[1]!]));
+}
+
+/** The same patches as [C·∏kernel, T·N], picked from pixels with the images last: cheap where these are many and T is small. */
+export function imagesLast(b: GraphBuilder, x: Value, geometry: ConvolutionGeometry, out: Shape): Value {
+  const [n, channels, ...spatial] = b.shape(x) as [number, number, ...number[]];
+  const pixels = sizeOf(spatial);
+  const met = pixelsMet(geometry, spatial, out, pixels);
+  const rows = transpose(b, reshape(b, x, [n, channels, pixels]), [1, 2, 0]);
+  const padded = met.includes(pixels) ? pad(b, rows, [0, 0, 0, 0, 1, 0]) : rows;
+  const picked = b.op('Gather', [padded, b.constant(tensor('int32', [met.length], Int32Array.from(met)))], { axis: int(1) });
+  return reshape(b, picked, [channels * sizeOf(geometry.kernel), sizeOf(out) * n]);
 }
 
 /**

@@ -78,6 +78,24 @@ it.each(Array.from({ length: 24 }, (_, i) => i))('convolutions and their adjoint
   await compare(b.build([['y', dY], ['dx', b.op('ConvTranspose', [dY, w], attributes)]]), seed);
 });
 
+it.each(Array.from({ length: 16 }, (_, i) => i))('convolutions and adjoints over few positions as products, %i', async (seed) => {
+  const random = uniform(seed * 6151 + 3);
+  const pick = <T>(values: readonly T[]): T => values[Math.floor(((random() + 1) / 2) * values.length)]!;
+  const b = graphBuilder(semantics);
+  const [channels, filters, n] = [pick([3, 16, 20]), 96, pick([1, 2, 3])];
+  const kernel = pick([[3, 3], [1, 1], [3, 2], [2, 3]]);
+  const strides = pick([[1, 1], [1, 1], [2, 1], [2, 3]]);
+  const dilations = pick([[1, 1], [1, 1], [2, 1]]);
+  const pads = [...kernel, ...kernel].map((size, i) => pick([size - 1, (size - 1) * dilations[i % 2]!]));
+  const plane = strides.map((step) => Math.max(pick([1, 2, 3]), step));
+  const attributes = { kernel_shape: ints(kernel), strides: ints(strides), dilations: ints(dilations), pads: ints(pads) };
+  const w = image(b, 'w', [filters, channels, ...kernel]);
+  const y = b.op('Relu', [b.op('Conv', [image(b, 'x', [n, channels, ...plane]), w, image(b, 'bias', [filters])], attributes)]);
+  const ops = await compare(b.build([['y', y], ['dx', b.op('ConvTranspose', [y, w, image(b, 'other', [channels])], attributes)]]), seed);
+  const positions = n * sizeOf(b.shape(y).slice(2));
+  expect(ops.includes('MatMul')).toBe(positions * 4 <= filters);
+});
+
 it('keeps in blocks what lies between convolutions, and nothing else', async () => {
   const b = graphBuilder(semantics);
   const [n, c, size] = [3, 32, 6];

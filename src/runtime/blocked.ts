@@ -1,8 +1,10 @@
 import {
   type Attributes, type Graph, type Node, type TypedGraph, int, intAttribute, ints, intsAttribute, latestOpset, string,
 } from '../graph/ir.ts';
-import { type Shape, type Tensor, int64, sameShape, sizeOf, tensor, toNumbers, zeros } from '../tensor/tensor.ts';
+import { type Shape, int64, sameShape, sizeOf, toNumbers, zeros } from '../tensor/tensor.ts';
+import { type Emitter, emitter } from './emitter.ts';
 import type { Feeds, Outputs } from './engine.ts';
+import { asProduct } from './few-positions.ts';
 
 /**
  * Convolutions as ONNX Runtime computes them fastest on a processor.
@@ -18,7 +20,8 @@ import type { Feeds, Outputs } from './engine.ts';
  */
 export function withFastConvolutions(graph: TypedGraph, block: number | undefined): Graph {
   const shape = (value: string): Shape => graph.types.get(value)?.shape ?? [];
-  const isImage = (value: string): boolean => graph.types.get(value)?.dtype === 'float32' && shape(value).length === 4;
+  const isFloat32 = (value: string): boolean => graph.types.get(value)?.dtype === 'float32';
+  const isImage = (value: string): boolean => isFloat32(value) && shape(value).length === 4;
   const consumers = consumersOf(graph);
   const e = emitter(graph);
   /** Values in blocks, and which images they are (made of): a place in a row means the same to all of one image. */
@@ -141,6 +144,7 @@ export function withFastConvolutions(graph: TypedGraph, block: number | undefine
 
   for (const node of graph.nodes) {
     if (done.has(node)) continue;
+    if (convolves(node) && isFloat32(node.outputs[0]!) && asProduct(e, node, plain, shape)) continue;
     const convolution = convolutionOf(node, shape);
     if (block !== undefined && convolution !== undefined && convolve(node, block, convolution)) continue;
     if (block !== undefined && (stayInBlocks(node) || leaveBlocks(node, block))) continue;
@@ -191,7 +195,7 @@ const fixed = new Set(['kernel_shape', 'strides', 'dilations', 'pads', 'group'])
 
 function convolutionOf(node: Node, shape: (value: string) => Shape): Convolution | undefined {
   const [input = '', kernel = ''] = node.inputs;
-  if (node.domain !== '' || (node.op !== 'Conv' && node.op !== 'ConvTranspose')) return undefined;
+  if (!convolves(node)) return undefined;
   if (node.op === 'Conv') return { input, kernel, turned: false, attributes: node.attributes };
   const size = shape(kernel).slice(2);
   const [ones, zeros] = [size.map(() => 1), size.map(() => 0)];
@@ -254,69 +258,9 @@ function axesOfImage(shape: Shape, image: Shape, axes: readonly number[]): reado
   return axes.map((axis) => places[axis]!).filter((axis) => axis >= 0).sort((x, y) => x - y);
 }
 
-interface Emitter {
-  /** Appends a node and names its only output. */
-  readonly add: (op: string, inputs: readonly string[], attributes?: Attributes, domain?: string, output?: string) => string;
-  readonly push: (node: Node) => void;
-  readonly reshape: (value: string, shape: Shape, output?: string) => string;
-  readonly ints: (values: readonly number[]) => string;
-  readonly indices: (values: readonly number[]) => string;
-  readonly build: () => Graph;
-}
+const convolves = ({ op, domain }: Node): boolean => domain === '' && (op === 'Conv' || op === 'ConvTranspose');
 
-function emitter(graph: TypedGraph): Emitter {
-  const nodes: Node[] = [];
-  /** Nodes that depend on parameters only; ONNX Runtime computes late what stands in front (clipping/schedule.ts). */
-  const early: Node[] = [];
-  const fromData = new Set(graph.nodes.flatMap(({ outputs }) => outputs));
-  const constants = new Map<string, Tensor>();
-  const known = new Map<string, string>();
-  let counter = 0;
-  const fresh = (): string => {
-    let name: string;
-    do name = `blocked_${counter++}`; while (graph.types.has(name));
-    return name;
-  };
-  const once = (key: string, make: () => string): string => {
-    const found = known.get(key) ?? make();
-    known.set(key, found);
-    return found;
-  };
-  const constant = (t: Tensor): string => once(`${t.dtype}:${t.data.join()}`, () => {
-    const name = fresh();
-    constants.set(name, t);
-    return name;
-  });
-  const add: Emitter['add'] = (op, inputs, attributes = {}, domain = '', output) => {
-    const make = (): string => {
-      const name = output ?? fresh();
-      const isEarly = output === undefined && !inputs.some((v) => fromData.has(v));
-      if (!isEarly) fromData.add(name);
-      (isEarly ? early : nodes).push({ op, domain, name: output ?? name, inputs, outputs: [name], attributes });
-      return name;
-    };
-    return output === undefined ? once(`${domain}:${op}(${inputs.join()})${keyOf(attributes)}`, make) : make();
-  };
-  const intsOf = (values: readonly number[]): string => constant(int64(values));
-  return {
-    add,
-    push: (node) => nodes.push(node),
-    reshape: (value, shape, output) => add('Reshape', [value, intsOf(shape)], { allowzero: int(1) }, '', output),
-    ints: intsOf,
-    indices: (values) => constant(tensor('int32', [values.length], Int32Array.from(values))),
-    build: () => ({
-      ...graph,
-      nodes: [...early, ...nodes],
-      initializers: new Map([...graph.initializers, ...constants]),
-      literals: new Set([...(graph.literals ?? []), ...constants.keys()]),
-    }),
-  };
-}
-
-const keyOf = (attributes: Attributes): string => JSON.stringify(attributes);
-
-export const hasConvolutions = (graph: Graph): boolean =>
-  graph.nodes.some(({ op, domain }) => domain === '' && (op === 'Conv' || op === 'ConvTranspose'));
+export const hasConvolutions = (graph: Graph): boolean => graph.nodes.some(convolves);
 
 /** What tells how many channels fill a block on this processor: four channels, reordered. */
 const probe: TypedGraph = {
