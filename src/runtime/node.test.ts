@@ -28,6 +28,15 @@ describe('onnxruntimeEngine', () => {
     await session.release();
   });
 
+  it('says which input has moved away, and serves the next call', async () => {
+    const session = await onnxruntimeEngine().compile(product, { threads: 1 });
+    const feeds = { x: float32([1, 2, 3, 4, 5, 6], [2, 3]), w: float32([1, 0, -1], [3, 1]) };
+    const { feeds: back } = await session.run(feeds);
+    await expect(session.run(feeds)).rejects.toThrow(/input "x"[^]*moved to the engine/);
+    expect(Array.from((await session.run(back)).outputs['y']?.data as Float32Array)).toEqual([-2, -2]);
+    await session.release();
+  });
+
   it('writes outputs over spare ones, where they are of that shape', async () => {
     const session = await onnxruntimeEngine().compile(product, { threads: 1 });
     const first = await session.run({ x: float32([1, 2, 3, 4, 5, 6], [2, 3]), w: float32([1, 0, -1], [3, 1]) });

@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
 import { encodeModel } from '../graph/encode.ts';
 import type { Graph, TypedGraph, ValueInfo } from '../graph/ir.ts';
-import { type DType, type Shape, type Tensor, sameShape, tensor, zeros } from '../tensor/tensor.ts';
+import { type DType, type Shape, type Tensor, sameShape, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from './engine.ts';
 import { blockSize, hasConvolutions, withFastConvolutions } from './blocked.ts';
 import { defaultThreads } from './threads.ts';
@@ -77,9 +77,10 @@ function caller(worker: Worker): Call {
   // An idle session must not keep the process alive.
   worker.unref();
   return (request, moved) => new Promise((resolve, reject) => {
+    worker.postMessage(request, [...moved]);
+    // Only now: a message that could not be sent gets no answer, and must not wait for that of another.
     waiting.push({ resolve, reject });
     worker.ref();
-    worker.postMessage(request, [...moved]);
   });
 }
 
@@ -87,6 +88,14 @@ async function run(call: Call, graph: TypedGraph, feeds: Feeds, spare: Outputs =
   const missing = graph.inputs.filter(({ name }) => feeds[name] === undefined).map(({ name }) => name);
   if (missing.length > 0) {
     throw new GhostgradError({ what: 'the graph lacks inputs', where: graph.name, expected: missing.join(', ') });
+  }
+  const gone = graph.inputs.find(({ name }) => feeds[name]!.data.length !== sizeOf(feeds[name]!.shape));
+  if (gone !== undefined) {
+    throw new GhostgradError({
+      what: 'the data of an input is not there', where: `input "${gone.name}" of ${graph.name}`,
+      found: `${feeds[gone.name]!.data.length} elements`, expected: `${sizeOf(feeds[gone.name]!.shape)}`,
+      fix: 'its buffer moved to the engine in an earlier run: feed the tensors that the run gave back',
+    });
   }
   const wired: [string, WireTensor][] = graph.inputs.map(({ name }) => [name, toWire(feeds[name] as Tensor)]);
   const outputs = graph.outputs.map((output): [string, WireTensor] => [output.name, toWire(room(output, spare[output.name]))]);
