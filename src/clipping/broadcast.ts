@@ -1,7 +1,8 @@
-import { type Value, reshape, sumTo } from '../ops/builder.ts';
+import { type Value, filled, matmul, mul, reduceSum, reshape, sumTo } from '../ops/builder.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import type { Context, Contraction } from './contraction.ts';
-import { instantiatedNorm, summationError, weightedSum } from './unit.ts';
+import type { Context, Contraction, OutputGram, Weights } from './contraction.ts';
+import { gramNorm } from './gram.ts';
+import { instantiatedNorm, numberOrZero, summationError, weightedSum, withoutDropped } from './unit.ts';
 
 /** Sums over the axes of broadcasting; cheap enough to be formed for each unit always. */
 export function broadcast(c: Context, gradient: Value, trailing: number): Contraction {
@@ -14,10 +15,38 @@ export function broadcast(c: Context, gradient: Value, trailing: number): Contra
   const perExample = () => reshape(b, sumTo(b, reshape(b, gradient, perUnit), aligned), [units, ...parameterShape]);
   const size = sizeOf(parameterShape);
   const T = sizeOf(b.shape(gradient)) / (units * size);
+  const isVector = trailing === 0 && T > 1 && full.at(-1) === size;
   return {
+    ...(isVector && bias(c, reshape(b, gradient, [units, T, size]))),
     size: { T, d: 1, p: size, groups: 1, gramDepth: 1, gramTerms: 1, unfolded: false },
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
     instantiated: () => instantiatedNorm(c, perExample(), T > 1 ? summationError(c, T, gradient) : undefined),
+  };
+}
+
+/**
+ * A vector added at every position, as the bias of a product is: an outer product of its output gradients with ones. So
+ * its squared norm is the sum of all inner products of output gradients, and its sum is one vector times those.
+ */
+function bias(c: Context, gradient: Value): Pick<Contraction, 'outputGradient' | 'fromGram'> {
+  const { b, units, parameterShape } = c;
+  const [, T, p] = b.shape(gradient) as [number, number, number];
+  const product = (weights: Weights | undefined): Value => {
+    if (weights === undefined) return reshape(b, reduceSum(b, gradient, [0, 1]), parameterShape);
+    const atEach = mul(b, reshape(b, weights.weights, [units, 1]), filled(b, 1, [units, T]));
+    const kept = reshape(b, withoutDropped(c, gradient, weights), [units * T, p]);
+    return numberOrZero(b, reshape(b, matmul(b, reshape(b, atEach, [1, units * T]), kept), parameterShape));
+  };
+  return {
+    outputGradient: gradient,
+    fromGram: (formed: () => OutputGram) => ({
+      size: { T, d: 1, p, groups: 1, gramDepth: 1, gramTerms: 1, gramProducts: 0, unfolded: false },
+      ghost: () => {
+        const { gram, ...exactness } = formed();
+        return gramNorm(c, { gramA: filled(b, 1, [units, T, T]), gramB: gram, groups: 1, ...exactness });
+      },
+      product,
+    }),
   };
 }

@@ -60,6 +60,20 @@ export interface Contraction {
   readonly weightedSum: (weights: Weights | undefined) => Value;
   /** Σ weight·gradient without forming per-example gradients; plain sum when no weights are given. */
   readonly product?: (weights: Weights | undefined) => Value;
+  /** The output gradients [U, T, p] that the gradient is a sum of products or a plain sum of, where it is of no others. */
+  readonly outputGradient?: Value;
+  /** Their Gram matrices, where {@link ghost} forms them. */
+  readonly outputGram?: () => OutputGram;
+  /** The norm from Gram matrices that another parameter's norm forms of the same output gradients, and the sum beside it. */
+  readonly fromGram?: (gram: () => OutputGram) => Pick<Required<Contraction>, 'size' | 'ghost' | 'product'>;
+}
+
+/** The Gram matrices of output gradients, and how they were added up. */
+export interface OutputGram {
+  /** [U, T, T] */
+  readonly gram: Value;
+  readonly roundings: number;
+  readonly operations: number;
 }
 
 /** What every contraction of a step shares. */

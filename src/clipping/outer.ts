@@ -1,6 +1,6 @@
 import { type GraphBuilder, type Value, matmul, mul, reshape, scale } from '../ops/builder.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import type { Context, Contraction, NormParts, Use } from './contraction.ts';
+import type { Context, Contraction, NormParts, OutputGram, Use } from './contraction.ts';
 import { cutGram, operationsOf, roundingsOf } from './cut.ts';
 import { cutsFor, gramNorm } from './gram.ts';
 import { gamma, smallestNormal } from './rounding.ts';
@@ -25,7 +25,10 @@ export function outer(c: Context, use: Use<'outer'>): Contraction {
   );
   const cuts = cutsFor(T, [d, p]);
   const gramRoundings = roundingsOf(cuts[0]) + roundingsOf(cuts[1]);
+  const outputGram = (): OutputGram =>
+    ({ gram: cutGram(b, gradient, cuts[1]), roundings: roundingsOf(cuts[1]), operations: operationsOf(cuts[1]) });
   return {
+    ...(T > 1 && { outputGradient: gradient, outputGram }),
     size: { T, d, p, groups: 1, gramDepth: d, gramTerms: 1, gramRoundings, unfolded: false },
     ghost: () => scaled(b, alpha, T === 1 ? rankOneNorm(c, raw, gradient) : gramNorm(c, {
       gramA: cutGram(b, raw, cuts[0]), gramB: cutGram(b, gradient, cuts[1]),

@@ -12,6 +12,7 @@ import { type ClipWeights, type ClippingOptions, clipWeights, safeNorm, unitLoss
 import { liveBytes } from './live.ts';
 import { dataLast, inOrder } from './schedule.ts';
 import { type LayerPlan, type LayerRule, type Mode, isTwoPass, planLayer } from './plan.ts';
+import { withSharedGrams } from './shared-gram.ts';
 import { squaredLength, sum } from './unit.ts';
 
 export interface StepOptions {
@@ -167,18 +168,18 @@ interface Layer extends StepLayer, Part {}
 
 function backwardPass(
   b: GraphBuilder, source: StepSource, options: StepOptions, units: number, rowMask: Value, seed: Value,
-): Omit<Layer, 'group'>[] {
+): readonly Omit<Layer, 'group'>[] {
   const { uses } = reverse(b, source.graph, new Map([[source.loss, seed]]), source.path, source.batch);
   const guarded = options.mode !== 'non-private';
   const present = new Map([...uses].map(([value, sites]) => [value, sites.map((site) => (
     guarded && options.rowsPerUnit > 1 ? { ...site, use: maskRows(b, site.use, rowMask) } : site
   ))]));
   const parts = partsOf({ b, graph: source.graph, path: source.path, uses: present, units, guarded });
-  return [...parts].flatMap(([parameter, all]) => all.map((part) => {
+  return withSharedGrams([...parts].flatMap(([parameter, all]) => all.map((part) => {
     const { size, ghost, product } = part.does;
     const offers = { size, ghost: ghost !== undefined, product: product !== undefined };
     return { ...part, parameter, contraction: size, plan: planLayer(options.mode, offers, options.layersBy) };
-  }));
+  })));
 }
 
 /** Seeds of the second pass: those of the units that are kept. */

@@ -77,13 +77,16 @@ export function weighedProduct(
 ): Value {
   if (weights === undefined) return f(x, y);
   const { b, units } = c;
-  const kept = keptUnits(b, weights.valid);
-  const replaced = (v: Value) => b.op('Gather', [reshape(b, v, [units, sizeOf(b.shape(v)) / units]), kept], { axis: int(0) });
+  const replaced = (v: Value) => withoutDropped(c, v, weights);
   const weighed = (v: Value) => mul(b, v, reshape(b, weights.weights, [units, 1]));
   const size = (v: Value) => sizeOf(b.shape(v));
   const [left, right] = size(x) <= size(y) ? [weighed(replaced(x)), replaced(y)] : [replaced(x), weighed(replaced(y))];
   return numberOrZero(b, f(reshape(b, left, b.shape(x)), reshape(b, right, b.shape(y))));
 }
+
+/** x as a row for each unit, [U, …], where a kept unit's stands in the place of each that is dropped. */
+export const withoutDropped = ({ b, units }: Context, x: Value, { valid }: Weights): Value =>
+  b.op('Gather', [reshape(b, x, [units, sizeOf(b.shape(x)) / units]), keptUnits(b, valid)], { axis: int(0) });
 
 /** For each unit its own number where it is kept, else that of the first that is. */
 function keptUnits(b: GraphBuilder, valid: Value): Value {
@@ -93,7 +96,7 @@ function keptUnits(b: GraphBuilder, valid: Value): Value {
 }
 
 /** x with 0 in the place of NaN: a comparison with NaN fails. */
-const numberOrZero = (b: GraphBuilder, x: Value): Value => b.op('ThresholdedRelu', [x], { alpha: float(-largestFloat) });
+export const numberOrZero = (b: GraphBuilder, x: Value): Value => b.op('ThresholdedRelu', [x], { alpha: float(-largestFloat) });
 
 /**
  * weights · gradients, as one vector–matrix product. `finite` gradients need no selection: their operands were
@@ -102,9 +105,9 @@ const numberOrZero = (b: GraphBuilder, x: Value): Value => b.op('ThresholdedRelu
 export function weightedSum(c: Context, perExample: Value, finite: boolean, weights: Weights | undefined): Value {
   const { b, units, parameterShape } = c;
   if (weights === undefined) return reduceSum(b, perExample, [0]);
-  const kept = finite ? perExample : select(c, weights.valid, perExample);
+  const kept = finite ? perExample : withoutDropped(c, perExample, weights);
   const sums = matmul(b, reshape(b, weights.weights, [1, units]), reshape(b, kept, [units, sizeOf(parameterShape)]));
-  return reshape(b, sums, parameterShape);
+  return reshape(b, finite ? sums : numberOrZero(b, sums), parameterShape);
 }
 
 /** Length of each unit's part of x, from its `squared` length, each square of which may have underflowed. */

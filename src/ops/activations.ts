@@ -1,4 +1,4 @@
-import { floatAttribute, showShape, showType, stringAttribute } from '../graph/ir.ts';
+import { float, floatAttribute, showShape, showType, stringAttribute } from '../graph/ir.ts';
 import { type GraphBuilder, type Value, add, div, mul, reduceSum, scale, sub, where } from './builder.ts';
 import { badOperands, operand, outputGradient } from './operands.ts';
 import type { GradientContext, Operator } from './operator.ts';
@@ -95,11 +95,14 @@ const mish = unary(({ b }, dY, x) => {
   return mul(b, dY, add(b, t, slope));
 });
 
-/** Derivative of x·Φ(x): Φ(x) + x·φ(x). */
+/**
+ * Derivative of x·Φ(x): Φ(x) + x·φ(x), with s = x/√2 as Φ = (1 + erf s)/2 and x·φ = s·exp(-s²)/√π, in as few passes over
+ * memory as the operators allow: HardSigmoid halves and shifts in one.
+ */
 function geluSlope(b: GraphBuilder, x: Value): Value {
-  const normal = scale(b, plus(b, b.op('Erf', [scale(b, x, Math.SQRT1_2)]), 1), 0.5);
-  const density = scale(b, b.op('Exp', [scale(b, mul(b, x, x), -0.5)]), 1 / Math.sqrt(2 * Math.PI));
-  return add(b, normal, mul(b, x, density));
+  const s = scale(b, x, Math.SQRT1_2);
+  const normal = b.op('HardSigmoid', [b.op('Erf', [s])], { alpha: float(0.5), beta: float(0.5) });
+  return add(b, normal, scale(b, div(b, s, b.op('Exp', [mul(b, s, s)])), 1 / Math.sqrt(Math.PI)));
 }
 
 const tanhGeluRate = Math.sqrt(2 / Math.PI);

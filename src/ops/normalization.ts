@@ -31,6 +31,13 @@ function standardise(b: GraphBuilder, x: Value, size: number, epsilon: number): 
   return { value: value!, inverse: inverse! };
 }
 
+/** The same from what LayerNormalization saved on the way forward: two passes that broadcast, for one that sums twice. */
+function standardisedAsBefore({ b, inputs, outputs }: GradientContext, size: number): Standardised {
+  const groups = sizeOf(b.shape(inputs[0]!)) / size;
+  const [mean, inverse] = [1, 2].map((i) => reshape(b, b.optionalOutput(outputs[0]!, i), [groups, 1])) as [Value, Value];
+  return { value: mul(b, sub(b, reshape(b, inputs[0]!, [groups, size]), mean), inverse), inverse };
+}
+
 /** Gradient behind a standardisation: what is left of g [groups, size] after its mean and its part along the value. */
 function behind(b: GraphBuilder, g: Value, { value, inverse }: Standardised): Value {
   const mean = reduceMean(b, g, [1], true);
@@ -57,6 +64,8 @@ function behindStatistics({ b, outputGradients }: GradientContext, { value, inve
 interface ScaledNorm {
   /** How many consecutive elements are standardised together. */
   readonly size: (node: Node, x: Shape) => number;
+  /** The standardised input, where it is had more cheaply than from the input alone. */
+  readonly saved?: (context: GradientContext, size: number) => Standardised;
   /** How many axes of x lie behind the one that the scale's last axis meets. */
   readonly trailing: (x: Shape) => number;
 }
@@ -71,14 +80,16 @@ const lineUp = (b: GraphBuilder, v: Value, trailing: number): Value =>
 const sumLike = (b: GraphBuilder, g: Value, v: Value, trailing: number): Value =>
   reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
 
-const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradient' | 'parameter'> => ({
+const scaledNormRules = (
+  { size, trailing, saved = ({ b, node, inputs }, n) => standardise(b, inputs[0]!, n, epsilonOf(node)) }: ScaledNorm,
+): Pick<Operator, 'gradient' | 'parameter'> => ({
   gradient: (context) => {
     const { b, node, inputs, needed } = context;
     const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2] ?? ''];
     const dY = normalisedGradient(context);
     const shape = b.shape(x);
     const behindScale = trailing(shape);
-    const standard = standardise(b, x, size(node, shape), epsilonOf(node));
+    const standard = saved(context, size(node, shape));
     const inputGradient = (): Value => {
       const g = mul(b, dY, lineUp(b, s, behindScale));
       const direct = behind(b, reshape(b, g, b.shape(standard.value)), standard);
@@ -94,7 +105,7 @@ const scaledNormRules = ({ size, trailing }: ScaledNorm): Pick<Operator, 'gradie
   parameter: (context) => {
     const { b, node, inputs } = context;
     const shape = b.shape(inputs[0]!);
-    const standardised = () => reshape(b, standardise(b, inputs[0]!, size(node, shape), epsilonOf(node)).value, shape);
+    const standardised = () => reshape(b, saved(context, size(node, shape)).value, shape);
     return scaleOrBias(context, trailing(shape), standardised);
   },
 });
@@ -134,7 +145,9 @@ const layerNormalization: Operator = {
     }
     return context.outputs.map(() => joint);
   },
-  ...scaledNormRules({ size: (node, x) => sizeOf(x.slice(axisOf(node, x.length))), trailing: () => 0 }),
+  ...scaledNormRules({ 
+    size: (node, x) => sizeOf(x.slice(axisOf(node, x.length))), trailing: () => 0, saved: standardisedAsBefore,
+  }),
 };
 
 function channelsType(context: OperandContext, vectors: readonly number[], leastRank: number): TensorType {

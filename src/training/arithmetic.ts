@@ -1,7 +1,7 @@
 import { type Mode, isTwoPass } from '../clipping/plan.ts';
 import type { StepLayer } from '../clipping/step-graph.ts';
 
-type Sized = Pick<StepLayer, 'contraction' | 'plan'>;
+type Sized = Pick<StepLayer, 'contraction' | 'plan' | 'sites'>;
 
 const gradientSize = ({ contraction: { d, p, groups } }: Sized): number => (d / groups) * p;
 /** Operations of one product: forward, input gradient or summed weight gradient, for one example. */
@@ -12,6 +12,22 @@ export function normArithmetic(layer: Sized): number {
   const { contraction: { T, d, p, groups, gramDepth, gramProducts = T * T * (gramDepth + p) }, plan: { norm } } = layer;
   if (norm === 'ghost') return T === 1 ? 2 * (d + p) : 2 * (gramProducts + T * T * groups);
   return norm === 'instantiate' ? product(layer) + 2 * gradientSize(layer) : 0;
+}
+
+/**
+ * Multiplications and additions of Gram matrices, for one example, that `layers` would form again if each formed its own:
+ * queries, keys and values read the same input.
+ */
+function sharedArithmetic(layers: readonly Sized[]): number {
+  const seen = new Set<string>();
+  return layers.reduce((sum, { contraction: { T, gramDepth, gramProducts, p }, plan, sites }) => {
+    const [site, ...others] = sites;
+    if (plan.norm !== 'ghost' || T === 1 || gramProducts !== undefined || others.length > 0 || site?.use.kind !== 'outer') return sum;
+    const key = `${site.use.input} ${p}`;
+    if (seen.has(key)) return sum + 2 * T * T * gramDepth;
+    seen.add(key);
+    return sum;
+  }, 0);
 }
 
 /** Operations of a parameter's summed gradient for one example. A gradient that the norm formed is not formed again. */
@@ -52,5 +68,6 @@ export function stepArithmetic(layers: readonly StepLayer[], batch: number, mode
     const again = isProduct && passesOn && isTwoPass(mode) ? product(layer) : 0;
     extra += batch * (normArithmetic(layer) + sumArithmetic(layer, mode) - product(layer) + again);
   }
+  if (mode !== 'non-private') extra -= batch * sharedArithmetic(layers);
   return { extra, nonPrivate };
 }
