@@ -186,7 +186,10 @@ const overflows: Graph = {
 };
 
 describe('groups of a step', () => {
-  it.each(privateModes)('%s removes a unit from every group when one is not finite', async (mode) => {
+  // Fused with the backward pass, a group's sum is formed before the other groups are known: each is bounded by itself.
+  const removed = privateModes.map((mode) => ({ mode, ...(mode === 'per-layer' ? { from: 'that', first: 4 } : { from: 'every', first: 2 }) }));
+
+  it.each(removed)('$mode removes a unit from $from group when one is not finite', async ({ mode, first }) => {
     const groups = [{ name: 'first', parameters: ['a'] }, { name: 'second', parameters: ['b'] }];
     const program = await compileStep(analyse({ model: overflows, loss: 'output:loss' }), {
       mode, clipping: { function: 'abadi', gamma, groups }, engine: onnxruntimeEngine(), microBatch: 2, threads: 1,
@@ -194,7 +197,7 @@ describe('groups of a step', () => {
     const found = await program.run(new Map([['a', float32([0], [1])], ['b', float32([0], [1])]]), {
       size: 2, feeds: () => ({ x: float32([1e15, 3], [2, 1]) }),
     }, [2, 0.5]);
-    expect([found.sums.get('a')![0], found.sums.get('b')![0]]).toEqual([2, 0.5]);
+    expect([found.sums.get('a')![0], found.sums.get('b')![0]]).toEqual([first, 0.5]);
     expect([found.groups, found.norms.length, found.norms[2], found.norms[3]]).toEqual([2, 4, 3, 9]);
     await expect(program.run(found.parameters, { size: 0, feeds: () => ({}) }, [1])).rejects.toThrow(/one threshold for each.*first, second/s);
     await expect(program.run(found.parameters, { size: 0, feeds: () => ({}) }, [1, 0])).rejects.toThrow(/out of range.*"second"/s);
