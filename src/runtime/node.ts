@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
 import { encodeModel } from '../graph/encode.ts';
 import type { Graph, TypedGraph, ValueInfo } from '../graph/ir.ts';
-import { type DType, type Shape, type Tensor, sameShape, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
+import { type DType, type Tensor, sameShape, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from './engine.ts';
 import { blockSize, hasConvolutions, withFastConvolutions } from './blocked.ts';
 import { defaultThreads } from './threads.ts';
@@ -98,16 +98,20 @@ async function run(call: Call, graph: TypedGraph, feeds: Feeds, spare: Outputs =
     });
   }
   const wired: [string, WireTensor][] = graph.inputs.map(({ name }) => [name, toWire(feeds[name] as Tensor)]);
-  const outputs = graph.outputs.map((output): [string, WireTensor] => [output.name, toWire(room(output, spare[output.name]))]);
-  const buffers = [...new Set([...wired, ...outputs].map(([, t]) => t.data.buffer as ArrayBuffer))];
+  const outputs = graph.outputs.map((output): [string, WireTensor | null] => [output.name, room(output, spare[output.name])]);
+  const buffers = [...new Set([...wired, ...outputs].flatMap(([, t]) => (t === null ? [] : [t.data.buffer as ArrayBuffer])))];
   const reply = await call({ kind: 'run', feeds: wired, outputs }, buffers);
   return { outputs: fromWire(reply.outputs), feeds: fromWire(reply.feeds) };
 }
 
-/** Where an output goes: ONNX Runtime would allocate it too, and then copy it into a buffer that can move. */
-function room({ dtype, shape: declared }: ValueInfo, spare: Tensor | undefined): Tensor {
-  const shape = declared as Shape;
-  return spare?.dtype === dtype && sameShape(spare.shape, shape) && spare.data.length > 0 ? spare : zeros(dtype, shape);
+/**
+ * Where an output goes: ONNX Runtime would allocate it too, and then copy it into a buffer that can move. Null where the
+ * graph leaves its shape open.
+ */
+function room({ dtype, shape: declared }: ValueInfo, spare: Tensor | undefined): WireTensor | null {
+  if (declared === null || !declared.every((n) => typeof n === 'number')) return null;
+  const fits = spare?.dtype === dtype && sameShape(spare.shape, declared) && spare.data.length > 0;
+  return toWire(fits ? spare : zeros(dtype, declared));
 }
 
 /** A tensor that owns its buffer; a view of part of another is copied, since a buffer moves as a whole. */

@@ -11,8 +11,8 @@ export type WorkerRequest =
   | { readonly kind: 'create'; readonly model: Uint8Array; readonly threads: number; readonly profile: string | undefined }
   | {
     readonly kind: 'run'; readonly feeds: readonly [string, WireTensor][];
-    /** Where each output is written. */
-    readonly outputs: readonly [string, WireTensor][];
+    /** Where each output is written; null where its size is not known before. */
+    readonly outputs: readonly [string, WireTensor | null][];
   }
   | { readonly kind: 'release' };
 

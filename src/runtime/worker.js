@@ -30,13 +30,16 @@ async function create({ model, threads, profile }) {
  * @returns {Promise<WorkerReply>}
  */
 async function run(compiled, { feeds, outputs }) {
-  await compiled.run(unwired(feeds), unwired(outputs));
-  return { feeds, outputs };
+  const wanted = Object.fromEntries(outputs.map(([name, t]) => [name, t && unwired(t)]));
+  const found = await compiled.run(Object.fromEntries(feeds.map(([name, t]) => [name, unwired(t)])), wanted);
+  return { feeds, outputs: outputs.map(([name, t]) => [name, t ?? wired(/** @type {Tensor} */ (found[name]))]) };
 }
 
-/** @param {readonly [string, WireTensor][]} wired */
-const unwired = (wired) => Object.fromEntries(wired.map(([name, { dtype, shape, data }]) =>
-  [name, new Tensor(/** @type {'float32'} */ (dtype), /** @type {Float32Array} */ (data), shape)]));
+/** @param {WireTensor} t */
+const unwired = ({ dtype, shape, data }) => new Tensor(/** @type {'float32'} */ (dtype), /** @type {Float32Array} */ (data), shape);
+
+/** @param {Tensor} t @returns {WireTensor} */
+const wired = (t) => ({ dtype: t.type, shape: [...t.dims], data: /** @type {Float32Array} */ (t.data) });
 
 /**
  * @param {WorkerRequest} request
