@@ -25,7 +25,7 @@ const { values: options, positionals: [task = 'fashion-mnist'] } = parseArgs({
 
 const styles = {
   'flat': {},
-  'adaptive': { style: 'per-layer', threshold: { adaptive: {} } },
+  'adaptive': { style: 'per-layer', threshold: { adaptive: { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.01, rescaleTo: 0.1 } } },
 };
 
 /**
@@ -71,7 +71,7 @@ const tasks = {
   'fashion-mnist': async () => ({
     model: 'cnn-tanh', data: { train: 'fashion-mnist:train', test: 'fashion-mnist:test' },
     privacy: { epsilon: 3, delta: 1e-5 }, clipping: { norm: 0.1 },
-    training: { batchSize: 1024, optimizer: { name: 'sgd', learningRate: 2, momentum: 0.9 } },
+    training: { batchSize: 512, optimizer: { name: 'sgd', learningRate: 1, momentum: 0.9 } },
   }),
   'sst2': async () => ({
     model: withHead(readModel(options.model), 2), data: {
