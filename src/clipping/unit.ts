@@ -95,7 +95,11 @@ function keptUnits(b: GraphBuilder, valid: Value): Value {
   return where(b, valid, b.ints(Array.from({ length: units }, (_, i) => i)), first);
 }
 
-/** x with 0 in the place of NaN: a comparison with NaN fails. */
+/**
+ * x with 0 in the place of NaN (a comparison with NaN fails), for sums over units where none is kept: what stands in for
+ * the dropped is then dropped itself, and 0 · NaN is NaN. Where one is kept no sum is NaN, so that no unit can wipe out the
+ * others: the allowance in n̂ bounds w·Σ‖a_t‖‖b_t‖ by some 2e6 thresholds, far inside of float32.
+ */
 export const numberOrZero = (b: GraphBuilder, x: Value): Value => b.op('ThresholdedRelu', [x], { alpha: float(-largestFloat) });
 
 /**

@@ -8,7 +8,10 @@ import { type Analysis, compileTask } from './compile.ts';
 /** What a step's plan is to spare: time, memory, or time within a budget of bytes. */
 export type OptimizeFor = 'time' | 'memory' | { readonly budget: number };
 
-/** A way to compute the whole step. All of them give the same sums, norms and guarantee. */
+/**
+ * A way to compute the whole step. All of them have the same norms and the same bound, and the same sums but for a unit that is
+ * not finite in one group of several: mode `per-layer` drops it from that group alone, the others from all.
+ */
 export interface StepPlan {
   readonly mode: Mode;
   readonly layersBy: LayerRule;
