@@ -7,6 +7,7 @@ import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { warmUpRounds } from '../dist/bench/measure.js';
 import { startChild } from '../dist/bench/process.js';
 import { median } from '../dist/bench/statistics.js';
 
@@ -75,7 +76,7 @@ for (const [name, start] of Object.entries(contestants)) {
 const running = {};
 for (const [name, start] of Object.entries(contestants)) running[name] = await start();
 const times = Object.fromEntries(Object.keys(contestants).map((name) => [name, []]));
-for (let round = -1; round < rounds; round++) {
+for (let round = -warmUpRounds; round < rounds; round++) {
   for (const [name, child] of Object.entries(running)) {
     const { ms } = await child.run();
     if (round >= 0) times[name].push(ms);

@@ -23,6 +23,9 @@ export async function measureMemory(jobs: Jobs, fresh: number = freshProcesses):
   return peaks;
 }
 
+/** Until then a process asks the system for memory in every step, which can take longer than the arithmetic. */
+export const warmUpRounds = 4;
+
 export interface Timed {
   readonly facts: JobFacts;
   /** Milliseconds of each round, in the order of the rounds, which are the same for all jobs. */
@@ -30,7 +33,7 @@ export interface Timed {
 }
 
 /**
- * Times every job `rounds` times after one round that warms up. Each has a process of its own, and they take turns, so
+ * Times every job `rounds` times after {@link warmUpRounds} that warm up. Each has a process of its own, and they take turns, so
  * that a noisy machine disturbs all alike and ratios can be taken within a round.
  */
 export async function measureTime(
@@ -40,12 +43,12 @@ export async function measureTime(
   try {
     for (const [name, job] of Object.entries(jobs)) children[name] = await startChild(job);
     const times = mapValues(jobs, (): number[] => []);
-    for (let round = 0; round <= rounds; round++) {
+    for (let round = 1 - warmUpRounds; round <= rounds; round++) {
       for (const [name, child] of Object.entries(children)) {
         const { ms } = await child.run();
         if (round > 0) times[name]!.push(ms);
       }
-      onProgress(`round ${round} of ${rounds}`);
+      onProgress(round > 0 ? `round ${round} of ${rounds}` : 'warming up');
     }
     return mapValues(jobs, (_, name) => ({ facts: children[name]!.facts, ms: times[name]! }));
   } finally {

@@ -2,8 +2,9 @@ import { Worker } from 'node:worker_threads';
 import { GhostgradError } from '../errors.ts';
 import { encodeModel } from '../graph/encode.ts';
 import type { Graph, TypedGraph, ValueInfo } from '../graph/ir.ts';
-import { type DType, type Tensor, sameShape, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
+import { type DType, type Shape, type Tensor, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from './engine.ts';
+import { withBareOutputs } from './bare-outputs.ts';
 import { blockSize, hasConvolutions, withFastConvolutions } from './blocked.ts';
 import { defaultThreads } from './threads.ts';
 import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
@@ -31,7 +32,19 @@ export async function programOf(graph: TypedGraph): Promise<Graph> {
   return withFastConvolutions(graph, await block);
 }
 
-const compile: Engine['compile'] = async (graph, options = {}) => open(graph, await programOf(graph), options);
+const compile: Engine['compile'] = async (graph, options = {}) => {
+  const bare = withBareOutputs(graph);
+  const session = await open(bare, await programOf(bare), options);
+  const shapes = new Map(graph.outputs.map(({ name, shape }, i) => [name, shape === bare.outputs[i]!.shape ? null : shape as Shape]));
+  return {
+    ...session,
+    run: async (feeds, spare) => {
+      const { outputs, ...rest } = await session.run(feeds, spare);
+      const shaped = Object.entries(outputs).map(([name, output]) => [name, { ...output, shape: shapes.get(name) ?? output.shape }]);
+      return { ...rest, outputs: Object.fromEntries(shaped) as Outputs };
+    },
+  };
+};
 
 /** A session for `graph`, which is computed as `program` says. */
 async function open(graph: TypedGraph, program: Graph, options: SessionOptions): Promise<Session> {
@@ -110,8 +123,8 @@ async function run(call: Call, graph: TypedGraph, feeds: Feeds, spare: Outputs =
  */
 function room({ dtype, shape: declared }: ValueInfo, spare: Tensor | undefined): WireTensor | null {
   if (declared === null || !declared.every((n) => typeof n === 'number')) return null;
-  const fits = spare?.dtype === dtype && sameShape(spare.shape, declared) && spare.data.length > 0;
-  return toWire(fits ? spare : zeros(dtype, declared));
+  const fits = spare?.dtype === dtype && spare.data.length === sizeOf(declared);
+  return toWire(fits ? { ...spare, shape: declared } : zeros(dtype, declared));
 }
 
 /** A tensor that owns its buffer; a view of part of another is copied, since a buffer moves as a whole. */
