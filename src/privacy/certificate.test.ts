@@ -101,6 +101,15 @@ describe('certificate', () => {
     expect(found.assumptions.join('\n')).toContain('40 of 100 planned steps');
   });
 
+  it('names what float32 sums over records are taken for, with a bound where the caller knows one', () => {
+    const given = { plan: privacyPlan(options), steps: 100, clipFunction: 'abadi', software, unit: 'patient' };
+    const named = (rounding?: number) =>
+      certificate({ ...given, summationRounding: rounding }).assumptions.filter((text) => text.startsWith('sums over patients are exact'));
+    expect(named()).toHaveLength(1);
+    expect(named()[0]).not.toMatch(/at most/);
+    expect(named(0.01234)).toEqual([expect.stringContaining('at most 0.012 of the sensitivity')]);
+  });
+
   it('is void under a seed', () => {
     const found = certificate({
       plan: privacyPlan({ ...options, seed: 7 }),

@@ -121,6 +121,11 @@ export interface CertificateOptions {
   /** Steps charged more than once (a resumed run that drew afresh), with their events. */
   readonly recharged?: readonly PrivacyEvent[] | undefined;
   readonly ledger?: { readonly lines: number; readonly head: string } | undefined;
+  /**
+   * How far rounding of the float32 sums over units may set the sums of neighbours apart beyond what the one unit between
+   * them adds, as a share of the sensitivity; told with the assumption that it is nothing.
+   */
+  readonly summationRounding?: number | undefined;
   /** Further assumptions or omissions of the caller's, e.g. a public pre-trained model. */
   readonly assumptions?: readonly string[] | undefined;
   readonly notCovered?: readonly string[] | undefined;
@@ -180,7 +185,7 @@ export function certificate(options: CertificateOptions): Certificate {
     delta: plan.delta,
     plannedEpsilon: plan.epsilon,
     ledger: options.ledger ?? null,
-    assumptions: [...assumptionsOf(plan, steps), ...(options.assumptions ?? [])],
+    assumptions: [...assumptionsOf(plan, steps), exactSums(unit, options.summationRounding), ...(options.assumptions ?? [])],
     notCovered: [...notCovered, ...(plan.adaptive === null ? [] : [roundedNorms]), ...(options.notCovered ?? [])],
     software: { ...software },
   };
@@ -252,6 +257,13 @@ function assumptionsOf(plan: PrivacyPlan, steps: number): string[] {
   }
   return assumptions;
 }
+
+/** What {@link PrivacyPlan.sensitivity} does not hold: it bounds what float32 makes of each unit's own part of the sum. */
+const exactSums = (unit: string, rounding: number | undefined): string =>
+  `sums over ${unit}s are exact: what each ${unit} adds is bounded as float32 computes it, but not that the additions of all ` +
+  `others round otherwise with it than without it` +
+  (rounding === undefined ? '' : `, which for gradients whose positions do not cancel comes to at most ${rounding.toPrecision(2)} ` +
+    'of the sensitivity in a batch of the expected size, were all gradients and all roundings aligned');
 
 const notCovered: readonly string[] = [
   'hyperparameter search: other runs on the same data, with other settings, spend budgets of their own',

@@ -25,10 +25,10 @@ export interface Accumulator {
  * - float32 alone rounds by 2^-24·Σ‖S_k‖ ≤ 2^-25·K·n·C: 8e-3·C for n = 4096 units in K = 64 micro-batches, were all
  *   gradients aligned. That is more than ρ, and not taken.
  * - with the remainder kept to 8 bits an addition rounds by 2^-8 of that: 3e-5·C for the same batch;
- * - the total is handed on as a float32: 2^-24·n·C, the very rounding that the micro-batches' sums, float32 themselves,
- *   went through inside the engine.
+ * - the total is handed on as a float32: 2^-24·n·C, no more than each micro-batch's sum, a float32 itself, was rounded by.
  *
- * So however a batch is cut, its sum comes out as if it had been added exactly and rounded to float32 once.
+ * So however a batch is cut, its micro-batches' sums are added as if exactly and rounded to float32 once. What the engine
+ * rounds in each of them is more than that, and is told in the certificate ({@link summationRounding}).
  *
  * @param shared whether the totals lie in shared memory, where several threads can add noise to them
  */

@@ -84,6 +84,7 @@ describe('a run', () => {
       normaliser: 50,
       clipping: { function: 'abadi', norm: 1 },
     });
+    expect(certificate.assumptions.join('\n')).toMatch(/sums over examples are exact.*at most 0\.00\d+ of the sensitivity/);
     expect(epsilonOf(certificate.event, 1e-4).epsilon).toBeCloseTo(result.epsilon ?? NaN, 10);
     const ledger = await verifyLedger(join(output, 'ledger.jsonl'));
     expect(ledger).toMatchObject({ problems: [], torn: false, head: certificate.ledger?.head });

@@ -21,6 +21,7 @@ import { type Recipe, resolveRecipe } from './recipe.ts';
 import { type RunFolder, checkOutput, createRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
 import { type Parameters, type StepProgram, type StepSettings, compileStep, defaultMicroBatch } from './step.ts';
+import { summationRounding } from './summation.ts';
 
 export interface PrepareOptions {
   /** What messages call the recipe, e.g. its path. */
@@ -186,6 +187,7 @@ export async function prepare(
       clipFunction: clipFunctionText(recipe.clipping.function),
       style,
       finalGroups: gradients.groups,
+      summationRounding: summationRounding(program.layers, { batchSize, microBatch: program.microBatch }),
       software: software(),
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),
     });
