@@ -62,7 +62,7 @@ export interface Prepared {
 export async function prepare(job: BenchJob): Promise<Prepared> {
   if (job.kind === 'logical') return prepareLogical(job);
   const { graph, facts, choices = new Map() } = graphOf(job);
-  const session = await onnxruntimeEngine().compile(graph, { threads: job.threads });
+  const session = await onnxruntimeEngine({ thread: 'caller' }).compile(graph, { threads: job.threads });
   let outputs: Outputs = {};
   let feeds = feedsFor(Object.fromEntries(graph.inputs.map(({ name }) => [name, graph.types.get(name)!])), choices);
   return {
@@ -79,7 +79,7 @@ async function prepareLogical({ logical, batchSize, mode, threads, ...model }: J
   const analysis = benchAnalysis(model, { seed: 1 });
   const { clipping } = stepOptions(mode, analysis);
   const step = await logicalStep(analysis, logical, choicesOf(analysis.task.model), {
-    mode, clipping, microBatch: batchSize, threads, engine: onnxruntimeEngine(),
+    mode, clipping, microBatch: batchSize, threads, engine: onnxruntimeEngine({ thread: 'caller' }),
   });
   return { facts: stepFacts(step.program, logical, mode), run: step.run };
 }

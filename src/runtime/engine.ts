@@ -6,6 +6,8 @@ export interface SessionOptions {
   readonly threads?: number | undefined;
   /** Writes a node-by-node profile (Chrome trace JSON) with this path prefix. */
   readonly profile?: string | undefined;
+  /** Whether sessions compute at the same time as this one. Default false. */
+  readonly concurrent?: boolean | undefined;
 }
 
 export type Feeds = Readonly<Record<string, Tensor>>;

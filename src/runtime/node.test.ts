@@ -28,6 +28,31 @@ describe('onnxruntimeEngine', () => {
     await session.release();
   });
 
+  it("computes in the caller's thread, where nothing moves and timers have their turn between runs", async () => {
+    const engine = onnxruntimeEngine({ thread: 'caller' });
+    const session = await engine.compile(product, { threads: 1 });
+    const feeds = { x: float32([1, 2, 3, 4, 5, 6], [2, 3]), w: float32([1, 0, -1], [3, 1]) };
+    let ticks = 0;
+    const timer = setInterval(() => ticks++, 1);
+    const first = await session.run(feeds);
+    for (let i = 0; ticks === 0 && i < 10_000; i++) await session.run(feeds);
+    clearInterval(timer);
+    expect(ticks).toBeGreaterThan(0);
+    expect(Array.from(first.outputs['y']?.data as Float32Array)).toEqual([-2, -2]);
+    expect(first.feeds['x']?.data).toBe(feeds.x.data);
+    const { outputs } = await session.run({ ...feeds, w: float32([1, 1, 1], [3, 1]) }, first.outputs);
+    expect(Array.from(outputs['y']?.data as Float32Array)).toEqual([6, 15]);
+    expect(outputs['y']?.data).toBe(first.outputs['y']?.data);
+    await expect(engine.compile({ ...product, nodes: [{ ...product.nodes[0]!, op: 'NoSuchOp' }] })).rejects.toThrow(/does not take/);
+    await session.release();
+
+    // Of several at a time each has its own thread.
+    const beside = await engine.compile(product, { threads: 1, concurrent: true });
+    await beside.run(feeds);
+    expect(feeds.x.data.length).toBe(0);
+    await beside.release();
+  });
+
   it('says which input has moved away, and serves the next call', async () => {
     const session = await onnxruntimeEngine().compile(product, { threads: 1 });
     const feeds = { x: float32([1, 2, 3, 4, 5, 6], [2, 3]), w: float32([1, 0, -1], [3, 1]) };

@@ -114,7 +114,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const { groups } = full;
   const names = [...new Set(full.layers.map(({ parameter }) => parameter))];
   const shapes = new Map(names.map((name) => [name, analysis.task.model.initializers.get(name)?.shape ?? []]));
-  const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads });
+  const open = (graph: TypedGraph): Promise<Session> => settings.engine.compile(graph, { threads: lanes > 1 ? 1 : threads, concurrent: lanes > 1 });
   const sessions: Lane[] = await Promise.all(Array.from({ length: lanes }, async () => ({
     full: await open(full.graph), small: once(() => open(smallStep().graph)), spare: new Map(),
   })));

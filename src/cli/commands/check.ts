@@ -29,7 +29,7 @@ export const check = define<Options>({
     const result = await checked(
       model,
       parseExpected(readText(expected), expected),
-      onnxruntimeEngine(),
+      onnxruntimeEngine({ thread: 'caller' }),
       asMode(mode, clippingModes),
     );
     const {

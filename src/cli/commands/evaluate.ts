@@ -1,4 +1,5 @@
 import { type DataSpec, loadData } from '../../data/index.ts';
+import { onnxruntimeEngine } from '../../runtime/node.ts';
 import { evaluate as evaluated } from '../../training/evaluate.ts';
 import { asLoss } from '../../training/loss.ts';
 import { openModel } from '../../training/model.ts';
@@ -38,6 +39,7 @@ export const evaluate = define<Options>({
     const dataset = await loadData(parseSpec(data, '--data') as DataSpec);
     const result = await evaluated(model, dataset, {
       ...options,
+      engine: onnxruntimeEngine({ thread: 'caller' }),
       shapes: parseShapes(shape),
       ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
     });

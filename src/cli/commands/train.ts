@@ -1,5 +1,6 @@
 import { basename, extname, join } from 'node:path';
 import { GhostgradError } from '../../errors.ts';
+import { onnxruntimeEngine } from '../../runtime/node.ts';
 import { progress } from '../../training/progress.ts';
 import { parseSpec, readRecipeFile, withSettings, withValue } from '../../training/recipe-file.ts';
 import { parseShapes } from '../../training/shapes.ts';
@@ -138,6 +139,8 @@ async function withProgress(
   let first = 0;
   const result = await trained(recipe, {
     ...(file !== undefined && { file }),
+    // Progress and Ctrl-C have their turn between micro-batches.
+    engine: onnxruntimeEngine({ thread: 'caller' }),
     signal,
     onStart: (started) => {
       run = started;
