@@ -142,6 +142,7 @@ const cases = (rows: number): fc.Arbitrary<Case> => fc.oneof(
   fc.integer({ min: 1, max: 2 ** 30 }).map((seed) => tiedCase(seed, rows)),
 );
 
+// Those of devices are made as named ones are.
 const styles = groupStyles.filter((style) => style !== 'per-device');
 type Style = (typeof styles)[number];
 

@@ -87,15 +87,16 @@ describe('clipping groups', () => {
     [{ style: 'groups', groups: { all: ['head.*', 'bert.*', 'onnx::*'], rest: ['*'] } }, /"rest" has no parameters/],
     [{ style: 'groups' }, /in no clipping group/],
     [{ style: 'flat', groups: { a: ['*'] } }, /named, but not used/],
-    [{ style: 'per-device' }, /without devices/],
-    [{ style: 'per-device', devices: [{ name: 'gpu0', parameters: ['head.weigth'] }] }, /did you mean "head\.weight"/],
-    [{ style: 'per-device', devices: [{ name: 'gpu0', parameters: ['head.weight'] }] }, /in no clipping group/],
+    [{ style: 'per-device' }, /in no clipping group/],
+    [{ style: 'per-device', groups: { gpu0: ['head.weigth'] } }, /did you mean "head\.weight"/],
+    [{ style: 'per-device', groups: { gpu0: ['head.weight'] } }, /in no clipping group/],
   ])('refuses %j', (grouping, message) => {
     expect(() => of(exported, grouping)).toThrow(message);
   });
 
   it('per device, as assigned', () => {
-    const devices = [{ name: 'one', parameters: exported.parameters.slice(0, 4) }, { name: 'two', parameters: exported.parameters.slice(4) }];
-    expect(of(exported, { style: 'per-device', devices })).toEqual({ one: devices[0]!.parameters, two: devices[1]!.parameters });
+    const inBert = exported.parameters.filter((name) => name.startsWith('bert.'));
+    const others = exported.parameters.filter((name) => !inBert.includes(name));
+    expect(of(exported, { style: 'per-device', groups: { one: ['bert.*'], two: ['*'] } })).toEqual({ one: inBert, two: others });
   });
 });

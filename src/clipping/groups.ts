@@ -14,11 +14,12 @@ export type GroupStyle = (typeof groupStyles)[number];
 
 export interface Grouping {
   readonly style: GroupStyle;
-  /** For the style `groups`: the patterns of each group (`*` stands for any characters). */
+  /** For the styles {@link stylesOfNames}: the patterns of each group (`*` stands for any characters). */
   readonly groups?: Readonly<Record<string, readonly string[]>> | undefined;
-  /** For the style `per-device`: which parameters each device holds. */
-  readonly devices?: Partition | undefined;
 }
+
+/** The styles whose groups are named: in `per-device`, by the device that holds them. */
+export const stylesOfNames: ReadonlySet<GroupStyle> = new Set(['groups', 'per-device']);
 
 /**
  * The clipping groups of a model's trainable `parameters`, in the order in which the parameters stand.
@@ -33,19 +34,19 @@ export interface Grouping {
  *   (`encoder.layer.3`, `h.3`, `layer2.0`), or ends in `_` and one (`encoder_layer_3`); a layer without such a
  *   component is in the block of its first component (`embeddings`, `head`).
  * - `groups`: as named. A parameter must match in exactly one group; a last group of the pattern `*` alone takes the rest.
- * - `per-device`: as assigned.
+ * - `per-device`: likewise, a group for each device.
  *
- * @throws GhostgradError for a pattern without a match, a parameter in no group or in two, groups that do not go with the
- * style, or devices that nobody assigned
+ * @throws GhostgradError for a pattern without a match, a parameter in no group or in two, or groups that do not go with
+ * the style
  */
 export function partitionOf(
   grouping: Grouping, { nodes, initializers }: Pick<Graph, 'nodes' | 'initializers'>, parameters: readonly string[],
 ): Partition {
-  const { style, groups = {}, devices } = grouping;
-  if (style !== 'groups' && Object.keys(groups).length > 0) {
+  const { style, groups = {} } = grouping;
+  if (!stylesOfNames.has(style) && Object.keys(groups).length > 0) {
     throw new GhostgradError({
       what: 'clipping groups are named, but not used', where: 'clipping.groups', found: `style: ${style}`, expected: 'style: groups',
-      fix: 'set clipping.style to groups, or remove clipping.groups',
+      fix: 'set clipping.style to groups (or per-device), or remove clipping.groups',
     });
   }
   switch (style) {
@@ -53,16 +54,7 @@ export function partitionOf(
     case 'per-parameter': return parameters.map((name) => ({ name, parameters: [name] }));
     case 'per-layer': return layersOf(nodes, initializers, parameters);
     case 'per-block': return joinedBy(layersOf(nodes, initializers, parameters), ({ name }) => blockOf(name));
-    case 'groups': return namedGroups(groups, parameters);
-    case 'per-device':
-      if (devices === undefined) {
-        throw new GhostgradError({
-          what: 'clipping per device without devices', where: 'clipping.style', found: 'per-device',
-          expected: 'an assignment of parameters to devices', fix: 'per-layer and per-block need none',
-        });
-      }
-      groupNumbers(devices, parameters);
-      return devices;
+    case 'groups': case 'per-device': return namedGroups(groups, parameters);
   }
 }
 

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { clipFunctionNames } from '../clipping/clip-functions.ts';
-import { type Partition, groupStyles } from '../clipping/groups.ts';
+import { type Partition, groupStyles, stylesOfNames } from '../clipping/groups.ts';
 import { GhostgradError } from '../errors.ts';
 import { type AdaptiveThresholds, type Groups, allocations, groupsOf } from '../privacy/index.ts';
 import { largestThreshold, leastThreshold } from '../privacy/quantiles.ts';
@@ -39,24 +39,24 @@ export type ClippingRecipe = z.output<typeof clippingSchema>;
  * What the schema cannot tell of a clipping section.
  *
  * @param where what messages call the section
- * @throws GhostgradError for the style `groups` without groups, and for groups of another style
+ * @throws GhostgradError for a style of named groups without groups, and for groups of another style
  */
 export function checkClipping({ style, groups }: ClippingRecipe, where: string): void {
   const names = Object.keys(groups);
-  if (style === 'groups' && names.length === 0) {
+  if (stylesOfNames.has(style) && names.length === 0) {
     throw new GhostgradError({
-      what: 'clipping by named groups without groups',
+      what: style === 'groups' ? 'clipping by named groups without groups' : 'clipping per device without devices',
       where: `${where}.groups`,
       expected: 'names with patterns of parameter names, which together match every trainable parameter once',
       fix: 'e.g. groups: { encoder: ["encoder.*"], head: ["head.*"] }, or another style',
     });
   }
-  if (style !== 'groups' && names.length > 0) {
+  if (!stylesOfNames.has(style) && names.length > 0) {
     throw new GhostgradError({
       what: 'clipping groups are named, and the style makes others',
       where: `${where}.style`,
       found: `style ${style}, groups ${names.join(', ')}`,
-      expected: 'style: groups',
+      expected: 'style: groups, or per-device',
       fix: 'say style: groups, or remove the groups',
     });
   }

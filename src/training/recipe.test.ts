@@ -223,7 +223,6 @@ describe('resolveRecipe', () => {
     ['privacy.sampling', 'without-replacement'],
     ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
-    ['clipping.style', 'per-device'],
   ])('knows that %s: %j is not available yet', (path, value) => {
     const parts = refusal({ [path]: value });
     expect(parts).toMatchObject({ what: 'not available yet', where: `r.yaml: ${path}` });

@@ -1,6 +1,5 @@
 import { z } from 'zod';
 import { parseClipFunction } from '../clipping/clip-functions.ts';
-import { groupStyles } from '../clipping/groups.ts';
 import { type Mode, modes } from '../clipping/plan.ts';
 import type { DataSpec } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
@@ -256,7 +255,6 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['privacy.sampling', is('truncated-poisson', 'without-replacement'), 'poisson or full-batch'],
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
-  ['clipping.style', is('per-device'), groupStyles.filter((style) => style !== 'per-device').join(', ')],
 ];
 
 function refuseLater(raw: Mapping, file: string): void {

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { blobModel, blobs } from '../../test/support/blobs.ts';
 import { temporaryFolder } from '../../test/support/temp.ts';
-import { groupStyles } from '../clipping/groups.ts';
+import { groupStyles, stylesOfNames } from '../clipping/groups.ts';
 import { allocations, certificateSchema, composed, epsilonOf, noiseDeviations, selfComposed, withNorms } from '../privacy/index.ts';
 import { verifyLedger } from '../privacy/ledger.ts';
 import { decodeSafetensors } from '../tensor/safetensors.ts';
@@ -24,13 +24,11 @@ const recipe = (clipping: Clipping, changes: Partial<TrainingInput> = {}): Train
 });
 const groups = { first: ['hidden.*'], last: { patterns: ['classifier.*'], norm: 0.7 } };
 const clippingOf = (style: ClippingRecipe['style'], more: Clipping = {}): Clipping =>
-  ({ style, norm: 1, ...(style === 'groups' && { groups }), ...more });
-// Devices are assigned by a distributed run alone.
-const styles = groupStyles.filter((style) => style !== 'per-device');
+  ({ style, norm: 1, ...(stylesOfNames.has(style) && { groups }), ...more });
 const adaptive = { adaptive: { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.05 } };
 
 describe('a run that clips by groups', () => {
-  it.each(styles.flatMap((style) => allocations.map((allocation) => [style, allocation] as const)))(
+  it.each(groupStyles.flatMap((style) => allocations.map((allocation) => [style, allocation] as const)))(
     '%s, %s: spends what it says, and its certificate, metrics, checkpoint and ledger agree',
     async (style, allocation) => {
       const output = join(temporaryFolder().folder, 'run');
@@ -47,11 +45,11 @@ describe('a run that clips by groups', () => {
       ]);
       expect(clipping.groups.reduce((sum, { size }) => sum + size, 0)).toBe(4 * 8 + 8 + 8 * 2 + 2);
       if (style === 'flat') expect(clipping.groups).toHaveLength(1);
-      if (style === 'per-layer' || style === 'groups') expect(clipping.groups).toHaveLength(2);
+      if (style === 'per-layer' || stylesOfNames.has(style)) expect(clipping.groups).toHaveLength(2);
       if (style === 'per-parameter') expect(clipping.groups).toHaveLength(4);
       const K = clipping.groups.length;
       clipping.groups.forEach(({ name, norm }) =>
-        expect(norm).toBe(style === 'groups' && name === 'last' ? 0.7 : 1 / Math.sqrt(K)));
+        expect(norm).toBe(stylesOfNames.has(style) && name === 'last' ? 0.7 : 1 / Math.sqrt(K)));
       const scale = { allocation, gradientMultiplier: noise.gradientMultiplier, rho: clipping.rho };
       const finals = withNorms(clipping.groups, clipping.groups.map(({ finalNorm }) => finalNorm));
       expect(clipping.groups.map(({ deviation }) => deviation)).toEqual(noiseDeviations(clipping.groups, scale));
