@@ -12,7 +12,7 @@ const exported = [
   'models/index',
   'data/index',
 ];
-const programs = ['cli/main', 'bench/child', 'bench/process', 'bench/statistics', 'runtime/worker', 'random/noise-worker'];
+const programs = ['cli/main', 'bench/child', 'bench/measure', 'bench/process', 'bench/statistics', 'runtime/worker', 'random/noise-worker'];
 
 export default defineConfig({
   entry: [...exported.map((name) => `src/${name}.ts`), ...programs.map((name) => `src/${name}.{ts,js}`)],
