@@ -75,6 +75,19 @@ describe('onnxruntimeEngine', () => {
     await session.release();
   });
 
+  it.each(['own', 'caller'] as const)('fails where a run fails, and serves the next call: thread %s', async (thread) => {
+    const types = new Map([['x', { dtype: 'float32', shape: [2] }], ['at', { dtype: 'int64', shape: [1] }], ['y', { dtype: 'float32', shape: [1] }]] as const);
+    const value = (name: 'x' | 'at' | 'y') => ({ name, ...types.get(name)! });
+    const pick: TypedGraph = {
+      ...product, types, inputs: [value('x'), value('at')], outputs: [value('y')],
+      nodes: [{ op: 'Gather', domain: '', name: 'pick', inputs: ['x', 'at'], outputs: ['y'], attributes: {} }],
+    };
+    const session = await onnxruntimeEngine({ thread }).compile(pick, { threads: 1 });
+    await expect(session.run({ x: float32([3, 4]), at: int64([7]) })).rejects.toThrow(/out of data bounds/);
+    expect(Array.from((await session.run({ x: float32([3, 4]), at: int64([1]) })).outputs['y']?.data as Float32Array)).toEqual([4]);
+    await session.release();
+  });
+
   it('leaves the event loop free while it computes', async () => {
     const n = 700;
     const big: TypedGraph = { ...product, types: new Map(), inputs: [{ name: 'x', dtype: 'float32', shape: [n, n] }, { name: 'w', dtype: 'float32', shape: [n, n] }], outputs: [{ name: 'y', dtype: 'float32', shape: [n, n] }] };

@@ -7,6 +7,7 @@ import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from 
 import { withBareOutputs } from './bare-outputs.ts';
 import { blockSize, hasConvolutions, withFastConvolutions } from './blocked.ts';
 import { defaultThreads } from './threads.ts';
+import { unread, withUnread } from './unread.ts';
 import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
 
 export interface EngineOptions {
@@ -57,10 +58,10 @@ async function compile(graph: TypedGraph, options: SessionOptions, thread: Threa
 /** A session for `graph`, which is computed as `program` says. */
 async function open(graph: TypedGraph, program: Graph, options: SessionOptions, thread: Thread): Promise<Session> {
   const { call, end } = thread === 'own' ? ownThread() : callersThread();
-  const model = encodeModel(program);
+  const model = withUnread(encodeModel(program));
   try {
     await call({
-      kind: 'create', model, threads: options.threads ?? defaultThreads(), profile: options.profile,
+      kind: 'create', model, threads: options.threads ?? defaultThreads(), profile: options.profile, unread,
     }, [model.buffer]);
   } catch (cause) {
     await end();
@@ -105,8 +106,7 @@ function callersThread(): Host {
         return {};
       }
       if (request.kind === 'release') return session!.release();
-      // Messages, timers and signals get their turn.
-      await new Promise((resolve) => { setImmediate(resolve); });
+      // Which waits for messages, timers and signals first.
       return session!.run(request);
     },
     end: async () => undefined,

@@ -8,7 +8,11 @@ export interface WireTensor {
 }
 
 export type WorkerRequest =
-  | { readonly kind: 'create'; readonly model: Uint8Array; readonly threads: number; readonly profile: string | undefined }
+  | {
+    readonly kind: 'create'; readonly model: Uint8Array; readonly threads: number; readonly profile: string | undefined;
+    /** An output of the model that cannot be read. */
+    readonly unread: string;
+  }
   | {
     readonly kind: 'run'; readonly feeds: readonly [string, WireTensor][];
     /** Where each output is written; null where its size is not known before. */
