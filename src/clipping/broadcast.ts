@@ -35,7 +35,7 @@ function bias(c: Context, gradient: Value): Pick<Contraction, 'outputGradient' |
   const product = (weights: Weights | undefined): Value => {
     if (weights === undefined) return reshape(b, reduceSum(b, gradient, [0, 1]), parameterShape);
     const atEach = mul(b, reshape(b, weights.weights, [units, 1]), filled(b, 1, [units, T]));
-    const kept = reshape(b, withoutDropped(c, gradient, weights), [units * T, p]);
+    const kept = reshape(b, withoutDropped(c, gradient, weights.valid), [units * T, p]);
     return numberOrZero(b, reshape(b, matmul(b, reshape(b, atEach, [1, units * T]), kept), parameterShape));
   };
   return {

@@ -1,11 +1,11 @@
 import { int, ints } from '../graph/ir.ts';
-import { type Value, concat, matmul, reduceSum, reshape, scale, slice, transpose } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, matmul, reduceSum, reshape, scale, slice, transpose } from '../ops/builder.ts';
 import type { ConvolutionGeometry } from '../ops/operator.ts';
-import { sameShape, sizeOf } from '../tensor/tensor.ts';
+import { type Shape, sameShape, sizeOf } from '../tensor/tensor.ts';
 import type { Context, Contraction, Use, Weights } from './contraction.ts';
 import { gramNorm } from './gram.ts';
 import { imagesLast, patchGram, shiftedRows, unfold } from './unfold.ts';
-import { finiteOnly, instantiatedNorm, instantiationError, markedSquares, weigh, weightedSum } from './unit.ts';
+import { finiteOnly, instantiatedNorm, instantiationError, weighedProduct, weightedSum } from './unit.ts';
 
 /** From so many channels on, shifting patches takes less time than unfolding them. */
 const fewestShifted = 16;
@@ -24,30 +24,30 @@ export function convolution(c: Context, use: Use<'convolution'>): Contraction {
   const positions = sizeOf(out);
   const T = images * positions;
   const d = channels * sizeOf(geometry.kernel);
-  const input = () => finiteOnly(c, use.input);
-
   /** [U·images, groups·k, positions] as [U·groups, k, images·positions]. */
   const byGroup = (x: Value): Value => {
     const [, k, at] = b.shape(x) as [number, number, number];
     const split = reshape(b, x, [units, images, groups, k / groups, at]);
     return reshape(b, transpose(b, split, [0, 2, 3, 1, 4]), [units * groups, k / groups, images * at]);
   };
-  const selected = T <= d / groups;
   const gradients = (x: Value) => byGroup(reshape(b, x, [n, p, positions]));
-  const outputGradient = () => (selected ? finiteOnly(c, use.outputGradient) : use.outputGradient);
+  // Where the gradient is smaller than its operands, units are dropped from it, and not from them.
+  const selected = T <= d / groups;
+  const operand = (x: Value) => (selected ? finiteOnly(c, x) : x);
   // Patches of many channels are cheaper shifted than unfolded (BENCHMARKS.md), and take less memory.
   const perOffset = () => {
-    const rows = gradients(outputGradient());
-    const parts = shiftedRows(b, input(), geometry, out).map((patch) =>
-      reshape(b, matmul(b, rows, reshape(b, patch, [units, T, channels])), [units, p, channels, 1]));
-    return reshape(b, concat(b, parts, 3), [units, ...parameterShape]);
+    const rows = gradients(operand(use.outputGradient));
+    return shiftedRows(b, operand(use.input), geometry, out).map((patch) => matmul(b, rows, reshape(b, patch, [units, T, channels])));
   };
   const unfolded = () => reshape(
-    b, matmul(b, gradients(outputGradient()), byGroup(unfold(b, input(), geometry, out)), { transposeY: true }),
+    b, matmul(b, gradients(operand(use.outputGradient)), byGroup(unfold(b, operand(use.input), geometry, out)), { transposeY: true }),
     [units, ...parameterShape],
   );
-  const perExample = () => (channels === groups ? depthwiseGradients(c, input(), outputGradient(), geometry)
-    : groups === 1 && channels >= fewestShifted ? perOffset() : unfolded());
+  /** Each unit's gradient: one piece, or [U, p, channels] for each kernel offset, which are joined only where they have to be. */
+  const pieces = () => (channels === groups ? [depthwiseGradients(c, operand(use.input), operand(use.outputGradient), geometry)]
+    : groups === 1 && channels >= fewestShifted ? perOffset() : [unfolded()]);
+  const weightedSums = (weights: Weights | undefined) =>
+    joined(b, pieces().map((piece) => weightedSum(c, piece, selected, weights)), parameterShape);
   const gram = (x: Value) => matmul(b, x, x, { transposeX: true });
   // With longer steps there are more pixels than patches, and the patches' own Gram matrix is the cheaper one.
   const fromPixels = geometry.strides.every((stride) => stride === 1);
@@ -57,24 +57,33 @@ export function convolution(c: Context, use: Use<'convolution'>): Contraction {
     size: { T, d, p, groups, gramDepth, gramTerms, unfolded: sizeOf(geometry.kernel) > 1 },
     ghost: () => gramNorm(c, {
       gramA: fromPixels
-        ? patchGram(b, gram(byGroup(reshape(b, input(), [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out)
-        : gram(byGroup(unfold(b, input(), geometry, out))),
+        ? patchGram(b, gram(byGroup(reshape(b, use.input, [n, channels, sizeOf(spatial)]))), geometry, images, spatial, out)
+        : gram(byGroup(unfold(b, use.input, geometry, out))),
       gramB: gram(gradients(use.outputGradient)),
-      groups, roundings: (gramDepth + p) / groups + gramTerms, rawSquares: markedSquares(c, use.input),
+      groups, roundings: (gramDepth + p) / groups + gramTerms,
     }),
-    perExample,
-    weightedSum: (weights) => weightedSum(c, perExample(), selected, weights),
+    perExample: () => joined(b, pieces(), [units, ...parameterShape]),
+    weightedSum: weightedSums,
     // A pixel lies in at most ∏kernel patches.
-    instantiated: () => instantiatedNorm(c, perExample(), scale(
+    instantiated: () => instantiatedNorm(c, pieces(), scale(
       b, instantiationError(c, T, use.input, use.outputGradient), Math.sqrt(sizeOf(geometry.kernel)),
     )),
     ...(groups === 1 && {
       product: (weights: Weights | undefined) => {
-        const weighed = weigh(c, use.outputGradient, weights);
-        return filtersToPosition * n * positions <= p ? fewPositionsProduct(c, input(), weighed, geometry) : shiftedProduct(c, input(), weighed, geometry);
+        if (T >= channels && channels >= fewestShifted) return weightedSums(weights);
+        const product = filtersToPosition * n * positions <= p ? fewPositionsProduct : shiftedProduct;
+        return weighedProduct(c, use.input, use.outputGradient, weights, (x, dY) => product(c, x, dY, geometry));
       },
     }),
   };
+}
+
+/** Gradients [..., p, channels] for each kernel offset as one of `shape`, [..., p, channels, ...kernel]; a single one may have that shape. */
+function joined(b: GraphBuilder, pieces: readonly Value[], shape: Shape): Value {
+  const [only, ...others] = pieces;
+  if (others.length === 0) return reshape(b, only!, shape);
+  const columns = pieces.map((piece) => reshape(b, piece, [...b.shape(piece), 1]));
+  return reshape(b, concat(b, columns, b.shape(columns[0]!).length - 1), shape);
 }
 
 /**
@@ -96,13 +105,12 @@ function depthwiseGradients(c: Context, x: Value, dY: Value, { kernel, strides, 
 
 /** The gradient summed over images, from one product for each kernel offset: nothing is unfolded. */
 function shiftedProduct({ b, parameterShape }: Context, x: Value, dY: Value, geometry: ConvolutionGeometry): Value {
-  const channels = b.shape(x)[1]!;
   const [n, p, ...out] = b.shape(dY) as [number, number, ...number[]];
   const order = [0, ...out.map((_, i) => i + 2), 1];
   const rows = reshape(b, transpose(b, dY, order), [n * sizeOf(out), p]);
   const parts = shiftedRows(b, x, geometry, out).map((patch) =>
-    reshape(b, matmul(b, rows, patch, { transposeX: true }), [p, channels, 1]));
-  return reshape(b, concat(b, parts, 2), parameterShape);
+    matmul(b, rows, patch, { transposeX: true }));
+  return joined(b, parts, parameterShape);
 }
 
 /**

@@ -46,15 +46,13 @@ export interface Grams {
   readonly roundings: number;
   /** Products and sums that went into an entry, each of which may have lost something by underflow; by default `roundings`. */
   readonly operations?: number;
-  /** [U] infinite for the units whose input was not ordinary and is not in `gramA`. */
-  readonly rawSquares?: Value;
 }
 
 /**
  * Σ_{s,t} A_{st}·B_{st} and a rigorous allowance for its rounding. An entry of a Gram matrix is wrong by at most
  * γ·‖a_s‖‖a_t‖, so the sum is wrong by at most γ·(Σ_s ‖a_s‖‖b_s‖)², and those lengths stand on the diagonals.
  */
-export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operations = roundings, rawSquares }: Grams): NormParts {
+export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operations = roundings }: Grams): NormParts {
   const { b, units } = c;
   const T = b.shape(gramA)[1]!;
   const bound = gramBound({ T, groups }, roundings);
@@ -69,8 +67,7 @@ export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operatio
   const allowance = scale(b, mul(b, total, total), bound * 1.01);
   // Products of two entries, and of two diagonals, may have underflowed.
   const lost = 4 * (groups * T) ** 2 * smallestNormal;
-  // Adding 0·finite changes nothing; an input that was removed makes the allowance NaN, which drops the unit. One that
-  // was not removed shows on the diagonal, and the allowance with it.
-  return { squared, allowance: rawSquares === undefined ? allowance : b.op('Add', [allowance, scale(b, rawSquares, 0)]), lost };
+  // An operand that is not ordinary shows on the diagonal, and the allowance with it.
+  return { squared, allowance, lost };
 }
 

@@ -1,49 +1,61 @@
 import { float, int } from '../graph/ir.ts';
-import { type GraphBuilder, type Value, add, matmul, mul, reduceSum, reduceSumSquare, reshape, scale, where } from '../ops/builder.ts';
-import { type Shape, sizeOf } from '../tensor/tensor.ts';
+import { type GraphBuilder, type Value, add, matmul, mul, reduceSum, reshape, scale, where } from '../ops/builder.ts';
+import { sizeOf } from '../tensor/tensor.ts';
 import type { Context, NormParts, Weights } from './contraction.ts';
 import { gamma, largestFloat, largestSquare, smallestNormal } from './rounding.ts';
 
 /**
  * Squared length of each unit's part of x, [U], summed in two stages: a single sum of millions of squares in float32
- * would be wrong in the fourth digit, and its bound useless.
+ * would be wrong in the fourth digit, and its bound useless. Products of rows with themselves take a third of the time of
+ * ONNX Runtime's ReduceSumSquare (BENCHMARKS.md).
  */
 export function squaredLength(b: GraphBuilder, x: Value, units: number): Value {
-  const [outer, inner] = stages(b.shape(x), units);
-  if (outer === 1) return reduceSumSquare(b, reshape(b, x, [units, inner]), [1]);
-  return reduceSum(b, reduceSumSquare(b, reshape(b, x, [units, outer, inner]), [2]), [1]);
+  const [outer, inner] = stages(sizeOf(b.shape(x)) / units);
+  const rows = reshape(b, x, [units, outer, 1, inner]);
+  return reduceSum(b, matmul(b, rows, rows, { transposeY: true }), [1, 2, 3]);
 }
 
 export const squares = ({ b, units }: Context, x: Value): Value => squaredLength(b, x, units);
 
-/** How {@link squaredLength} splits a unit's elements: the axes are cut where both parts are most alike. */
-function stages(shape: Shape, units: number): [number, number] {
-  const total = sizeOf(shape) / units;
-  if (total <= 1024) return [1, total];
-  const cuts = shape.map((_, i) => sizeOf(shape.slice(i))).filter((inner) => total % inner === 0 && inner <= total);
-  const inner = cuts.reduce((best, n) => (Math.max(n, total / n) < Math.max(best, total / best) ? n : best), total);
+/** Shorter products of rows cost more to start than to compute. */
+const leastRow = 1024;
+
+/** How {@link squaredLength} splits a unit's `total` elements: rows not too short, and few roundings in both stages together. */
+function stages(total: number): [number, number] {
+  const rows = Array.from({ length: Math.floor(Math.sqrt(total)) }, (_, i) => i + 1).filter((n) => total % n === 0)
+    .flatMap((n) => [n, total / n]).filter((n) => n >= leastRow);
+  const inner = rows.reduce((best, n) => (n + total / n < best + total / best ? n : best), total);
   return [total / inner, inner];
 }
 
 /** Relative error of {@link squaredLength}. */
 export const squaresError = (c: Context, x: Value): number => {
-  const [outer, inner] = stages(c.b.shape(x), c.units);
+  const [outer, inner] = stages(sizeOf(c.b.shape(x)) / c.units);
   return gamma(outer + inner + 2);
 };
 
-/** The norm of gradients formed for each unit, each entry of which is wrong as `error` says. */
-export function instantiatedNorm(c: Context, perExample: Value, error: Value | undefined): NormParts {
-  const squared = squares(c, perExample);
+/** The norm of gradients formed for each unit, in one piece or in several, each entry of which is wrong as `error` says. */
+export function instantiatedNorm(c: Context, perExample: Value | readonly Value[], error: Value | undefined): NormParts {
+  const pieces = typeof perExample === 'string' ? [perExample] : perExample;
+  const squared = sum(c.b, pieces.map((piece) => squares(c, piece)));
+  const relative = Math.max(...pieces.map((piece) => squaresError(c, piece))) + gamma(pieces.length - 1);
+  const size = pieces.reduce((total, piece) => total + sizeOf(c.b.shape(piece)) / c.units, 0);
   // Each square may be flushed to zero; so may a square of the sums that it takes to add several parts.
-  const lost = 4 * (sizeOf(c.b.shape(perExample)) / c.units) * smallestNormal;
-  return { squared, allowance: scale(c.b, squared, squaresError(c, perExample)), lost, ...(error && { error }) };
+  const lost = 4 * size * smallestNormal;
+  return { squared, allowance: scale(c.b, squared, 1.01 * relative), lost, ...(error && { error }) };
 }
 
 /** Units whose part of x has an ordinary squared length, [U] bool. */
 const isOrdinary = (c: Context, x: Value): Value => c.b.op('Less', [squares(c, x), c.b.scalar(largestSquare)]);
 
-/** x with the units removed whose squared length is not an ordinary number: selected, never multiplied. */
-export const finiteOnly = (c: Context, x: Value): Value => (c.guarded ? select(c, isOrdinary(c, x), x) : x);
+/**
+ * x where the units whose squared length is not an ordinary number have the part of one that is ({@link withoutDropped}):
+ * nothing of them enters a product. Where none is, x as it is.
+ */
+export function finiteOnly(c: Context, x: Value): Value {
+  if (!c.guarded) return x;
+  return reshape(c.b, withoutDropped(c, x, isOrdinary(c, x)), c.b.shape(x));
+}
 
 /** Squared lengths, infinite where {@link finiteOnly} removes the unit: what a norm is made of must show it. */
 export const markedSquares = (c: Context, x: Value): Value =>
@@ -77,22 +89,22 @@ export function weighedProduct(
 ): Value {
   if (weights === undefined) return f(x, y);
   const { b, units } = c;
-  const replaced = (v: Value) => withoutDropped(c, v, weights);
+  const replaced = (v: Value) => withoutDropped(c, v, weights.valid);
   const weighed = (v: Value) => mul(b, v, reshape(b, weights.weights, [units, 1]));
   const size = (v: Value) => sizeOf(b.shape(v));
   const [left, right] = size(x) <= size(y) ? [weighed(replaced(x)), replaced(y)] : [replaced(x), weighed(replaced(y))];
   return numberOrZero(b, f(reshape(b, left, b.shape(x)), reshape(b, right, b.shape(y))));
 }
 
-/** x as a row for each unit, [U, …], where a kept unit's stands in the place of each that is dropped. */
-export const withoutDropped = ({ b, units }: Context, x: Value, { valid }: Weights): Value =>
-  b.op('Gather', [reshape(b, x, [units, sizeOf(b.shape(x)) / units]), keptUnits(b, valid)], { axis: int(0) });
+/** x as a row for each unit, [U, …], where a kept unit's stands in the place of each that is dropped; `kept` is bool [U]. */
+export const withoutDropped = ({ b, units }: Context, x: Value, kept: Value): Value =>
+  b.op('Gather', [reshape(b, x, [units, sizeOf(b.shape(x)) / units]), keptUnits(b, kept)], { axis: int(0) });
 
 /** For each unit its own number where it is kept, else that of the first that is. */
-function keptUnits(b: GraphBuilder, valid: Value): Value {
-  const units = b.shape(valid)[0]!;
-  const first = b.op('ArgMax', [b.op('Cast', [valid], { to: int(1) })], { axis: int(0), keepdims: int(1) });
-  return where(b, valid, b.ints(Array.from({ length: units }, (_, i) => i)), first);
+function keptUnits(b: GraphBuilder, kept: Value): Value {
+  const units = b.shape(kept)[0]!;
+  const first = b.op('ArgMax', [b.op('Cast', [kept], { to: int(1) })], { axis: int(0), keepdims: int(1) });
+  return where(b, kept, b.ints(Array.from({ length: units }, (_, i) => i)), first);
 }
 
 /**
@@ -103,15 +115,16 @@ function keptUnits(b: GraphBuilder, valid: Value): Value {
 export const numberOrZero = (b: GraphBuilder, x: Value): Value => b.op('ThresholdedRelu', [x], { alpha: float(-largestFloat) });
 
 /**
- * weights · gradients, as one vector–matrix product. `finite` gradients need no selection: their operands were
- * selected, and are so bounded that no sum of products overflows.
+ * weights · gradients [U, …], as one vector–matrix product. Gradients made of `finite` operands need no selection: no sum
+ * of their products overflows. When no unit has such, none is kept, and what comes out is made 0.
  */
 export function weightedSum(c: Context, perExample: Value, finite: boolean, weights: Weights | undefined): Value {
-  const { b, units, parameterShape } = c;
+  const { b, units } = c;
   if (weights === undefined) return reduceSum(b, perExample, [0]);
-  const kept = finite ? perExample : withoutDropped(c, perExample, weights);
-  const sums = matmul(b, reshape(b, weights.weights, [1, units]), reshape(b, kept, [units, sizeOf(parameterShape)]));
-  return reshape(b, finite ? sums : numberOrZero(b, sums), parameterShape);
+  const [, ...shape] = b.shape(perExample);
+  const kept = finite ? perExample : withoutDropped(c, perExample, weights.valid);
+  const sums = matmul(b, reshape(b, weights.weights, [1, units]), reshape(b, kept, [units, sizeOf(shape)]));
+  return reshape(b, numberOrZero(b, sums), shape);
 }
 
 /** Length of each unit's part of x, from its `squared` length, each square of which may have underflowed. */

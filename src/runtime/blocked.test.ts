@@ -3,7 +3,7 @@ import { expect, it } from 'vitest';
 import { encodeModel } from '../graph/encode.ts';
 import { type Graph, type TypedGraph, int, ints } from '../graph/ir.ts';
 import {
-  type GraphBuilder, type Value, add, graphBuilder, mul, reduceSum, reduceSumSquare, reshape, transpose, where,
+  type GraphBuilder, type Value, add, graphBuilder, matmul, mul, reduceSum, reduceSumSquare, reshape, transpose, where,
 } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { type Shape, type Tensor, sizeOf, tensor, toNumbers } from '../tensor/tensor.ts';
@@ -96,6 +96,21 @@ it.each(Array.from({ length: 16 }, (_, i) => i))('convolutions and adjoints over
   expect(ops.includes('MatMul')).toBe(positions * 4 <= filters);
 });
 
+it.each([
+  { kernel: [3, 3], pads: [1, 1, 1, 1], plane: [8, 8] }, { kernel: [1, 1], pads: [0, 0, 0, 0], plane: [8, 8] },
+  { kernel: [3, 3], pads: [1, 1, 1, 1], plane: [7, 9] }, { kernel: [2, 5], pads: [0, 2, 0, 2], plane: [9, 6] },
+])('adjoints of strided convolutions by phases: $kernel on $plane', async ({ kernel, pads, plane }) => {
+  const b = graphBuilder(semantics);
+  const attributes = { kernel_shape: ints(kernel), strides: ints([2, 2]), pads: ints(pads) };
+  const w = image(b, 'w', [32, 48, ...kernel]);
+  const y = b.op('Conv', [image(b, 'x', [2, 48, ...plane]), w], attributes);
+  const remainder = plane.map((n, i) => (n + pads[i]! + pads[i + 2]! - kernel[i]!) % 2);
+  const dX = b.op('ConvTranspose', [y, w], { ...attributes, output_padding: ints(remainder) });
+  const ops = await compare(b.build([['dx', dX], ['last', transpose(b, dX, [0, 2, 3, 1])], ['input', transpose(b, 'x', [0, 2, 3, 1])]]), 3);
+  expect(ops.includes('ConvTranspose')).toBe(block === undefined);
+  expect(ops.includes('Transpose')).toBe(block === undefined);
+});
+
 it('keeps in blocks what lies between convolutions, and nothing else', async () => {
   const b = graphBuilder(semantics);
   const [n, c, size] = [3, 32, 6];
@@ -106,11 +121,14 @@ it('keeps in blocks what lies between convolutions, and nothing else', async () 
   const mask = b.op('Cast', [b.op('Cast', [y], { to: int(9) })], { to: int(1) });
   const sum = add(b, mul(b, mask, x), b.scalar(0.5));
   const rows = reshape(b, sum, [n, c * size * size]);
-  const weighed = mul(b, where(b, b.op('Less', [image(b, 'row', [n, 1]), b.scalar(0)]), rows, b.scalar(0)), image(b, 'weight', [n, 1]));
+  const selected = where(b, b.op('Less', [image(b, 'row', [n, 1]), b.scalar(0)]), rows, b.scalar(0));
+  const weighed = mul(b, b.op('Gather', [selected, b.ints([0, 2, 2])], { axis: int(0) }), image(b, 'weight', [n, 1]));
+  const pieces = reshape(b, weighed, [n, 8, 1, 144]);
   const z = conv(reshape(b, weighed, [n, c, size, size]), 'third', 16);
   const ops = await compare(b.build([
     ['z', transpose(b, z, [0, 2, 3, 1])],
     ['length', reduceSum(b, reduceSumSquare(b, reshape(b, weighed, [n, 8, 144]), [2]), [1])],
+    ['product', reduceSum(b, matmul(b, pieces, pieces, { transposeY: true }), [1, 2, 3])],
     ['bias', reduceSum(b, z, [0, 2, 3])],
     ['biases', reduceSum(b, reshape(b, z, [n, 1, 16, size, size]), [3, 4])],
   ]), 5);

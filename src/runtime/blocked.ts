@@ -4,7 +4,8 @@ import {
 import { type Shape, int64, sameShape, sizeOf, toNumbers, zeros } from '../tensor/tensor.ts';
 import { type Emitter, emitter } from './emitter.ts';
 import type { Feeds, Outputs } from './engine.ts';
-import { asProduct } from './few-positions.ts';
+import { asProduct, pickRows } from './few-positions.ts';
+import { phasesOf } from './strided-adjoint.ts';
 
 /**
  * Convolutions as ONNX Runtime computes them fastest on a processor.
@@ -14,7 +15,8 @@ import { asProduct } from './few-positions.ts';
  * whose channels fill blocks takes them, and what lies between two of them (activations, masks, sums, anything that is
  * done element by element or row by row) stays in blocks. A value is reordered where something else asks for it, once.
  *
- * The adjoint of a convolution with steps of one, a ConvTranspose, becomes the convolution with the turned kernel.
+ * The adjoint of a convolution, a ConvTranspose, becomes the convolution with the turned kernel, or several of those where
+ * steps are longer than one.
  *
  * @param block channels in a block, {@link blockSize}; undefined where the processor has no such kernels
  */
@@ -80,6 +82,24 @@ export function withFastConvolutions(graph: TypedGraph, block: number | undefine
     return keep(relu ?? node, relu?.outputs[0] ?? output, name, shape(output));
   }
 
+  /** The adjoint of a convolution with longer steps, phase by phase; in blocks. */
+  function convolveByPhases(node: Node, size: number): boolean {
+    const [input = '', kernel = '', bias = ''] = node.inputs;
+    const [output] = node.outputs as [string];
+    const [p, c, ...window] = shape(kernel) as [number, number, ...number[]];
+    const [n, , ...to] = shape(output) as [number, number, ...number[]];
+    const fits = node.op === 'ConvTranspose' && isImage(input) && bias === '' && p % size === 0 && c % size === 0;
+    const found = fits ? phasesOf(node, window, shape(input).slice(2), to) : undefined;
+    if (found === undefined || found.phases.length === 0) return false;
+    const parts = found.phases.map(({ taps, window: part, counts, attributes }) => {
+      const weights = turnedInBlocks(e, plain(kernel), shape(kernel), size, taps, part);
+      return e.reshape(e.add('Conv', [inBlocks(input), weights], attributes, blocks), [n * c / size, sizeOf(counts), size]);
+    });
+    const all = parts.length === 1 ? parts[0]! : e.add('Concat', parts, { axis: int(1) });
+    const zero = found.phases.reduce((sum, { counts }) => sum + sizeOf(counts), 0);
+    return keep(node, output, e.reshape(pickRows(e, all, found.rows, zero), [n, c, ...to]), shape(output));
+  }
+
   /** Whether each element (or row) of the results is made of those in its place: done in blocks as it stands. */
   function stayInBlocks(node: Node): boolean {
     const [output, more] = node.outputs as [string, string?];
@@ -90,6 +110,12 @@ export function withFastConvolutions(graph: TypedGraph, block: number | undefine
     if (node.op === 'Reshape') {
       if (forms.get(node.inputs[0]!) !== form || to[0] !== image[0] || sizeOf(to) !== sizeOf(image)) return false;
       return keep(node, output, e.add('Reshape', [form.name, node.inputs[1]!], node.attributes), image);
+    }
+    if (node.op === 'Gather') {
+      const [data, places = ''] = node.inputs;
+      const picksRows = intAttribute(node, 'axis', 0) === 0 && shape(places).length === 1 && to[0] === image[0];
+      if (forms.get(data!) !== form || !picksRows) return false;
+      return keep(node, output, e.add('Gather', [form.name, places], node.attributes), image);
     }
     if (!elementwise.has(node.op)) return false;
     const operands = node.inputs.map((v) => {
@@ -105,34 +131,48 @@ export function withFastConvolutions(graph: TypedGraph, block: number | undefine
     return keep(node, output, e.add(node.op, operands as string[], node.attributes), image);
   }
 
-  /** Channels last, or sums over whole rows or over the positions of each channel: made straight from blocks. */
+  /**
+   * Channels last, from blocks: two reorderings on all cores take a third of the time of ONNX Runtime's Transpose. A value
+   * that is not in blocks anyway is not kept in them for it.
+   */
+  function channelsLast(node: Node, size: number): boolean {
+    const [input = ''] = node.inputs;
+    const [output = ''] = node.outputs;
+    const channels = shape(input)[1] ?? 0;
+    if (node.op !== 'Transpose' || node.domain !== '' || intsAttribute(node, 'perm', []).join() !== '0,2,3,1' || !isImage(input)) return false;
+    const form = native.has(input) ? forms.get(input)! : undefined;
+    const isThere = form !== undefined && sameShape(shape(input), form.image);
+    if (!isThere && channels % size !== 0) return false;
+    const name = isThere ? form.name : e.add('ReorderInput', [plain(input)], {}, blocks, `${output}:blocks`);
+    e.add('ReorderOutput', [name], { channels: int(channels), channels_last: int(1) }, blocks, output);
+    return true;
+  }
+
+  /** Whether rows are multiplied by themselves: their squared lengths. */
+  const isSquaredLength = (node: Node): boolean => node.op === 'FusedMatMul' && node.inputs[0] === node.inputs[1]
+    && intAttribute(node, 'transA', 0) === 0 && intAttribute(node, 'transB', 0) === 1 && shape(node.inputs[0]!).at(-2) === 1;
+
+  /** Sums over whole rows or over the positions of each channel: made straight from blocks. */
   function leaveBlocks(node: Node, size: number): boolean {
     const [input = '', axesInput = ''] = node.inputs;
     const form = native.has(input) ? forms.get(input) : undefined;
     const [output = ''] = node.outputs;
-    if (form === undefined || node.domain !== '') return false;
-    if (node.op === 'Transpose') {
-      const order = intsAttribute(node, 'perm', []);
-      if (order.join() !== '0,2,3,1' || !sameShape(shape(input), form.image)) return false;
-      e.add('ReorderOutput', [form.name], { channels: int(form.image[1]!), channels_last: int(1) }, blocks, output);
-      return true;
-    }
-    const axes = axesOf(node);
-    if (!sums.has(node.op) || axes.length === 0) return false;
+    const squared = isSquaredLength(node);
+    if (form === undefined || (node.domain !== '' && !squared)) return false;
     const from = shape(input);
-    const overRows = (value: Shape, over: readonly number[]) => value.every((n, i) => (i === 0 ? !over.includes(0) : n === 1 || over.includes(i)));
-    if (overRows(from, axes)) {
-      e.add(node.op, [form.name, axesInput], node.attributes, '', output);
+    const axes = squared ? [from.length - 1] : axesOf(node);
+    if (!squared && (!sums.has(node.op) || axes.length === 0)) return false;
+    const sum = (): true => {
+      e.add(node.op, [form.name, squared ? form.name : axesInput], node.attributes, node.domain, output);
       return true;
-    }
+    };
+    const overRows = (value: Shape, over: readonly number[]) => value.every((n, i) => (i === 0 ? !over.includes(0) : n === 1 || over.includes(i)));
+    if (overRows(from, axes)) return sum();
     // Sums of parts of a row, of which only the total is wanted.
     const next = consumers.get(output) ?? [];
     const totals = next.length > 0 && !axes.includes(0) && next.every((other) => typeof other !== 'string' && other.op === 'ReduceSum'
       && overRows(shape(output), axesOf(other)));
-    if (totals) {
-      e.add(node.op, [form.name, axesInput], node.attributes, '', output);
-      return true;
-    }
+    if (totals) return sum();
     const summed = axesOfImage(from, form.image, axes);
     if (node.op !== 'ReduceSum' || summed === undefined || !(summed.join() === '2,3' || summed.join() === '0,2,3')) return false;
     const [n, c, h, w] = form.image as [number, number, number, number];
@@ -147,7 +187,8 @@ export function withFastConvolutions(graph: TypedGraph, block: number | undefine
     if (convolves(node) && isFloat32(node.outputs[0]!) && asProduct(e, node, plain, shape)) continue;
     const convolution = convolutionOf(node, shape);
     if (block !== undefined && convolution !== undefined && convolve(node, block, convolution)) continue;
-    if (block !== undefined && (stayInBlocks(node) || leaveBlocks(node, block))) continue;
+    if (block !== undefined && convolution === undefined && convolveByPhases(node, block)) continue;
+    if (block !== undefined && (stayInBlocks(node) || channelsLast(node, block) || leaveBlocks(node, block))) continue;
     const inputs = node.inputs.map(plain);
     if (convolution?.turned !== true) e.push({ ...node, inputs });
     else {
@@ -225,29 +266,37 @@ function turnedKernel(e: Emitter, kernel: string, [p, c, ...spatial]: Shape, gro
   return e.reshape(reversed, [groups * c!, p! / groups, ...spatial]);
 }
 
+const count = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
+
 /**
  * A kernel [p, c, ...k] as the kernels for blocks want it: [p/b, c/b, ...k, b (of c), b (of p)], or [p/b, c, ...k, b] for
- * fewer channels than a block has. Turned for the adjoint: [c/b, p/b, ...k reversed, b (of p), b (of c)].
+ * fewer channels than a block has. Turned for the adjoint: see {@link turnedInBlocks}.
  *
  * Reordering is the one transposition that ONNX Runtime does on all cores; the rest is then picking rows of b numbers.
  */
-function kernelInBlocks(e: Emitter, kernel: string, [p, c, ...spatial]: Shape, b: number, turned: boolean): string {
+function kernelInBlocks(e: Emitter, kernel: string, dimensions: Shape, b: number, turned: boolean): string {
+  const [filters, depth, ...spatial] = dimensions as [number, number, ...number[]];
+  const size = sizeOf(spatial);
+  if (turned) return turnedInBlocks(e, kernel, dimensions, b, count(size).reverse(), spatial);
+  const reordered = e.add('ReorderInput', [e.reshape(kernel, [1, filters, depth * size, 1])], {}, blocks);
+  const picked = depth < b || size === 1 ? reordered : e.add('Gather', [
+    e.reshape(reordered, [filters * depth / (b * b), b * size, b]),
+    e.indices(count(size).flatMap((k) => count(b).map((i) => i * size + k))),
+  ], { axis: int(1) });
+  return e.reshape(picked, dimensions);
+}
+
+/** The `taps` of a kernel [p, c, ...k], which make up a `window`, for the adjoint: [c/b, p/b, ...window, b (of p), b (of c)]. */
+function turnedInBlocks(
+  e: Emitter, kernel: string, [p, c, ...spatial]: Shape, b: number, taps: readonly number[], window: Shape,
+): string {
   const [filters, depth, size] = [p!, c!, sizeOf(spatial)];
-  const count = (n: number) => Array.from({ length: n }, (_, i) => i);
-  if (!turned) {
-    const reordered = e.add('ReorderInput', [e.reshape(kernel, [1, filters, depth * size, 1])], {}, blocks);
-    const picked = depth < b || size === 1 ? reordered : e.add('Gather', [
-      e.reshape(reordered, [filters * depth / (b * b), b * size, b]),
-      e.indices(count(size).flatMap((k) => count(b).map((i) => i * size + k))),
-    ], { axis: int(1) });
-    return e.reshape(picked, [filters, depth, ...spatial]);
-  }
   const [rows, columns] = [filters / b, depth / b];
   const reordered = e.add('ReorderInput', [e.reshape(kernel, [filters, depth, size, 1])], {}, blocks);
-  const order = count(columns).flatMap((column) => count(rows).flatMap((row) => count(size).reverse().flatMap((k) =>
+  const order = count(columns).flatMap((column) => count(rows).flatMap((row) => taps.flatMap((k) =>
     count(b).map((i) => ((row * b + i) * columns + column) * size + k))));
   const picked = e.add('Gather', [e.reshape(reordered, [filters * columns * size, b]), e.indices(order)], { axis: int(0) });
-  return e.reshape(picked, [depth, filters, ...spatial]);
+  return e.reshape(picked, [depth, filters, ...window]);
 }
 
 /** Which axes of an image are summed over where axes of size 1 were put in between; undefined for another shape. */

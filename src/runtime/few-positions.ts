@@ -9,6 +9,12 @@ import type { Emitter } from './emitter.ts';
  */
 const filtersToPosition = 4;
 
+/** Rows of a value [channels, rows, n], where the one behind the last, `zero`, is zero. */
+export function pickRows(e: Emitter, value: string, rows: readonly number[], zero: number): string {
+  const padded = rows.includes(zero) ? e.add('Pad', [value, e.ints([0, 0, 0, 0, 1, 0])]) : value;
+  return e.add('Gather', [padded, e.indices(rows)], { axis: int(1) });
+}
+
 /**
  * A convolution over few positions, or the adjoint of one, as one product with the kernel [p, c·k] as it stands. Pixels
  * have the images last, [c, pixels, n], so that patches [c, k·positions, n] are picked from them by whole rows.
@@ -34,15 +40,10 @@ export function asProduct(e: Emitter, node: Node, plain: (value: string) => stri
     kernel: size, strides: list('strides', 1), dilations: list('dilations', 1),
     pads: intsAttribute(node, 'pads', [...size, ...size].map(() => 0)),
   }, plane, out, pixels);
-  /** Rows of [channels, rows, n], where one behind the last is zero. */
-  const pick = (value: string, rows: readonly number[], zero: number): string => {
-    const padded = rows.includes(zero) ? e.add('Pad', [value, e.ints([0, 0, 0, 0, 1, 0])]) : value;
-    return e.add('Gather', [padded, e.indices(rows)], { axis: int(1) });
-  };
   const imagesLast = e.add('Transpose', [e.reshape(plain(input), [n, channels, sizeOf(from)])], { perm: ints([1, 2, 0]) });
   const weights = e.reshape(plain(kernel), [p, c * offsets]);
   const forward = (): string => {
-    const patches = e.reshape(pick(imagesLast, met, pixels), [c * offsets, positions * n]);
+    const patches = e.reshape(pickRows(e, imagesLast, met, pixels), [c * offsets, positions * n]);
     return e.reshape(e.add('MatMul', [weights, patches]), [p, positions, n]);
   };
   const adjoint = (): string => {
@@ -51,7 +52,7 @@ export function asProduct(e: Emitter, node: Node, plain: (value: string) => stri
     const parts = Array.from({ length: pixels }, (_, pixel) => met.flatMap((place, i) => (place === pixel ? [i] : [])));
     const most = Math.max(1, ...parts.map(({ length }) => length));
     const order = parts.flatMap((found) => [...found, ...Array<number>(most - found.length).fill(zero)]);
-    const picked = e.reshape(pick(e.reshape(product, [c, zero, n]), order, zero), [c, pixels, most, n]);
+    const picked = e.reshape(pickRows(e, e.reshape(product, [c, zero, n]), order, zero), [c, pixels, most, n]);
     return e.add('ReduceSum', [picked, e.ints([2])], { keepdims: int(0) });
   };
   const found = isAdjoint ? adjoint() : forward();
