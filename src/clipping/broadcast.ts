@@ -1,11 +1,11 @@
 import { type Value, filled, matmul, mul, reduceSum, reshape, sumTo } from '../ops/builder.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import type { Context, Contraction, OutputGram, Weights } from './contraction.ts';
+import type { Context, Contraction, OutputGram, Use, Weights } from './contraction.ts';
 import { gramNorm } from './gram.ts';
-import { instantiatedNorm, numberOrZero, summationError, weightedSum, withoutDropped } from './unit.ts';
+import { instantiatedNorm, numberOrZero, sum, summationError, weightedSum, withoutDropped } from './unit.ts';
 
 /** Sums over the axes of broadcasting; cheap enough to be formed for each unit always. */
-export function broadcast(c: Context, gradient: Value, trailing: number): Contraction {
+export function broadcast(c: Context, { gradient, trailing = 0, summed }: Use<'broadcast'>): Contraction {
   const { b, units, parameterShape } = c;
   const [rows, ...full] = b.shape(gradient) as [number, ...number[]];
   const perUnit = [units, rows / units, ...full];
@@ -15,13 +15,17 @@ export function broadcast(c: Context, gradient: Value, trailing: number): Contra
   const perExample = () => reshape(b, sumTo(b, reshape(b, gradient, perUnit), aligned), [units, ...parameterShape]);
   const size = sizeOf(parameterShape);
   const T = sizeOf(b.shape(gradient)) / (units * size);
-  const isVector = trailing === 0 && T > 1 && full.at(-1) === size;
+  const isVector = trailing === 0 && T > 1 && full.at(-1) === size && summed === undefined;
+  const errors = () => [...(T > 1 ? [summationError(c, T, gradient)] : []), ...(summed === undefined ? [] : [summationError(c, T * summed.terms, summed.of)])];
   return {
     ...(isVector && bias(c, reshape(b, gradient, [units, T, size]))),
     size: { T, d: 1, p: size, groups: 1, gramDepth: 1, gramTerms: 1, unfolded: false },
     perExample,
     weightedSum: (weights) => weightedSum(c, perExample(), false, weights),
-    instantiated: () => instantiatedNorm(c, perExample(), T > 1 ? summationError(c, T, gradient) : undefined),
+    instantiated: () => {
+      const all = errors();
+      return instantiatedNorm(c, perExample(), all.length === 0 ? undefined : sum(b, all));
+    },
   };
 }
 

@@ -206,7 +206,9 @@ function maskRows(b: GraphBuilder, use: ParameterUse, rowMask: Value): Parameter
     case 'outer':
     case 'convolution': return { ...use, input: keep(use.input), outputGradient: keep(use.outputGradient) };
     case 'gather': return { ...use, outputGradient: keep(use.outputGradient) };
-    case 'broadcast': return { ...use, gradient: keep(use.gradient) };
+    case 'broadcast': return {
+      ...use, gradient: keep(use.gradient), ...(use.summed && { summed: { ...use.summed, of: keep(use.summed.of) } }),
+    };
     case 'opaque': return { ...use, perExample: keep(use.perExample) };
   }
 }

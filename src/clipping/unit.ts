@@ -131,9 +131,9 @@ export function weightedSum(c: Context, perExample: Value, finite: boolean, weig
 const lengthOf = ({ b, units }: Context, squared: Value, x: Value): Value =>
   b.op('Sqrt', [add(b, squared, b.scalar((sizeOf(b.shape(x)) / units) * smallestNormal))]);
 
-/** Bound on the error of the norm of sums over T positions: γ·Σ_t|x_t| ≤ γ·√T·‖x‖. */
-export const summationError = (c: Context, T: number, x: Value): Value =>
-  scale(c.b, lengthOf(c, squares(c, x), x), gamma(T) * Math.sqrt(T) * 1.01);
+/** Bound on the error of the norm of sums of `terms` numbers of x: γ·Σ|x| ≤ γ·√terms·‖x‖. */
+export const summationError = (c: Context, terms: number, x: Value): Value =>
+  scale(c.b, lengthOf(c, squares(c, x), x), gamma(terms) * Math.sqrt(terms) * 1.01);
 
 /** Bound on the error of the norm of a gradient summed over `terms` products of a and b: γ·‖a‖·‖b‖. */
 export function instantiationError(c: Context, terms: number, a: Value, bb: Value): Value {

@@ -30,8 +30,8 @@ function contractionOfUse(context: Context, use: ParameterUse): Contraction {
     case 'outer': return outer(context, use);
     case 'convolution': return convolution(context, use);
     case 'gather': return gather(context, use);
-    case 'broadcast': return broadcast(context, use.gradient, use.trailing ?? 0);
-    case 'opaque': return broadcast(context, use.perExample, 0);
+    case 'broadcast': return broadcast(context, use);
+    case 'opaque': return broadcast(context, { kind: 'broadcast', gradient: use.perExample });
   }
 }
 
@@ -41,7 +41,8 @@ function likeness(b: GraphBuilder, use: ParameterUse): string {
     case 'outer': return `outer ${use.transposed}`;
     case 'gather': return 'gather';
     case 'convolution': return JSON.stringify([use.geometry, b.shape(use.input).slice(1), b.shape(use.outputGradient).slice(1)]);
-    case 'broadcast': return `broadcast ${use.trailing ?? 0} ${b.shape(use.gradient).join()}`;
+    // Sums that round have a bound of their own.
+    case 'broadcast': return `broadcast ${use.trailing ?? 0} ${b.shape(use.gradient).join()} ${use.summed?.of ?? ''}`;
     case 'opaque': return 'opaque';
   }
 }

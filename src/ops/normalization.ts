@@ -32,8 +32,10 @@ function standardise(b: GraphBuilder, x: Value, size: number, epsilon: number): 
 }
 
 /** The same from what LayerNormalization saved on the way forward: two passes that broadcast, for one that sums twice. */
-function standardisedAsBefore({ b, inputs, outputs }: GradientContext, size: number): Standardised {
-  const groups = sizeOf(b.shape(inputs[0]!)) / size;
+function standardisedAsBefore({ b, node, inputs, outputs }: GradientContext): Standardised {
+  const shape = b.shape(inputs[0]!);
+  const size = sizeOf(shape.slice(axisOf(node, shape.length)));
+  const groups = sizeOf(shape) / size;
   const [mean, inverse] = [1, 2].map((i) => reshape(b, b.optionalOutput(outputs[0]!, i), [groups, 1])) as [Value, Value];
   return { value: mul(b, sub(b, reshape(b, inputs[0]!, [groups, size]), mean), inverse), inverse };
 }
@@ -60,16 +62,6 @@ function behindStatistics({ b, outputGradients }: GradientContext, { value, inve
   return parts.length === 0 ? undefined : parts.reduce((sum, part) => add(b, sum, part));
 }
 
-/** What differs between the normalisations that scale and shift a standardised input. */
-interface ScaledNorm {
-  /** How many consecutive elements are standardised together. */
-  readonly size: (node: Node, x: Shape) => number;
-  /** The standardised input, where it is had more cheaply than from the input alone. */
-  readonly saved?: (context: GradientContext, size: number) => Standardised;
-  /** How many axes of x lie behind the one that the scale's last axis meets. */
-  readonly trailing: (x: Shape) => number;
-}
-
 const epsilonOf = (node: Node): number => floatAttribute(node, 'epsilon', 1e-5);
 
 /** A vector per channel lined up with axis 1 of a value with `trailing` axes behind that. */
@@ -79,36 +71,6 @@ const lineUp = (b: GraphBuilder, v: Value, trailing: number): Value =>
 /** g summed to the shape of a vector (or more) that meets it `trailing` axes before its last. */
 const sumLike = (b: GraphBuilder, g: Value, v: Value, trailing: number): Value =>
   reshape(b, sumTo(b, g, [...b.shape(v), ...Array<number>(trailing).fill(1)]), b.shape(v));
-
-const scaledNormRules = (
-  { size, trailing, saved = ({ b, node, inputs }, n) => standardise(b, inputs[0]!, n, epsilonOf(node)) }: ScaledNorm,
-): Pick<Operator, 'gradient' | 'parameter'> => ({
-  gradient: (context) => {
-    const { b, node, inputs, needed } = context;
-    const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2] ?? ''];
-    const dY = normalisedGradient(context);
-    const shape = b.shape(x);
-    const behindScale = trailing(shape);
-    const standard = saved(context, size(node, shape));
-    const inputGradient = (): Value => {
-      const g = mul(b, dY, lineUp(b, s, behindScale));
-      const direct = behind(b, reshape(b, g, b.shape(standard.value)), standard);
-      const beside = behindStatistics(context, standard);
-      return reshape(b, beside === undefined ? direct : add(b, direct, beside), shape);
-    };
-    return [
-      needed[0] === true ? inputGradient() : undefined,
-      needed[1] === true ? sumLike(b, mul(b, dY, reshape(b, standard.value, shape)), s, behindScale) : undefined,
-      needed[2] === true && bias !== '' ? sumLike(b, dY, bias, behindScale) : undefined,
-    ];
-  },
-  parameter: (context) => {
-    const { b, node, inputs } = context;
-    const shape = b.shape(inputs[0]!);
-    const standardised = () => reshape(b, saved(context, size(node, shape)).value, shape);
-    return scaleOrBias(context, trailing(shape), standardised);
-  },
-});
 
 /** The use of a scale (input 1) or a bias (input 2) that meets `normalised`. */
 function scaleOrBias(context: ParameterContext, trailing: number, normalised: () => Value): ParameterUse {
@@ -145,9 +107,24 @@ const layerNormalization: Operator = {
     }
     return context.outputs.map(() => joint);
   },
-  ...scaledNormRules({ 
-    size: (node, x) => sizeOf(x.slice(axisOf(node, x.length))), trailing: () => 0, saved: standardisedAsBefore,
-  }),
+  gradient: (context) => {
+    const { b, inputs, needed } = context;
+    const [x, s, bias] = [inputs[0]!, inputs[1]!, inputs[2] ?? ''];
+    const dY = normalisedGradient(context);
+    const standard = standardisedAsBefore(context);
+    const inputGradient = (): Value => {
+      const direct = behind(b, reshape(b, mul(b, dY, s), b.shape(standard.value)), standard);
+      const beside = behindStatistics(context, standard);
+      return reshape(b, beside === undefined ? direct : add(b, direct, beside), b.shape(x));
+    };
+    return [
+      needed[0] === true ? inputGradient() : undefined,
+      needed[1] === true ? sumLike(b, mul(b, dY, reshape(b, standard.value, b.shape(x))), s, 0) : undefined,
+      needed[2] === true && bias !== '' ? sumLike(b, dY, bias, 0) : undefined,
+    ];
+  },
+  parameter: (context) => scaleOrBias(context, 0, () =>
+    reshape(context.b, standardisedAsBefore(context).value, context.b.shape(context.inputs[0]!))),
 };
 
 function channelsType(context: OperandContext, vectors: readonly number[], leastRank: number): TensorType {
@@ -174,7 +151,70 @@ function perImageBatch({ node, batch, outputs }: BatchContext): BatchResult {
   return outputs.map(() => at);
 }
 
-const behindChannels = (x: Shape): number => x.length - 2;
+/** What a normalisation of groups of channels, and the use of its scale and its bias, are differentiated with. */
+interface ByChannel {
+  readonly standard: Standardised;
+  /** [N, C] sums over the positions of each channel of the output's gradient, and of its product with the standardised input. */
+  readonly sums: Value;
+  readonly products: Value;
+  /** [N, C, positions] what these are sums of. */
+  readonly gradient: Value;
+  readonly product: Value;
+  readonly positions: number;
+  /** Consecutive elements that are standardised together. */
+  readonly size: number;
+}
+
+/** How many consecutive elements of an input of this shape are standardised together. */
+type GroupSize = (node: Node, x: Shape) => number;
+
+function byChannel(context: GradientContext, groupSize: GroupSize): ByChannel {
+  const { b, node, inputs } = context;
+  const shape = b.shape(inputs[0]!) as readonly [number, number, ...number[]];
+  const [size, positions] = [groupSize(node, shape), sizeOf(shape.slice(2))];
+  const standard = standardise(b, inputs[0]!, size, epsilonOf(node));
+  const rows = (x: Value) => reshape(b, x, [shape[0], shape[1], positions]);
+  const dY = rows(normalisedGradient(context));
+  const sum = (x: Value) => (positions === 1 ? reshape(b, x, shape.slice(0, 2)) : reduceSum(b, x, [2]));
+  const product = mul(b, dY, rows(standard.value));
+  return { standard, sums: sum(dY), products: sum(product), gradient: dY, product, positions, size };
+}
+
+/**
+ * Scale and shift of each channel behind a standardisation of groups of channels. Whatever is summed over positions is summed
+ * for each channel first, so that few passes over the whole gradient do for parameters and input:
+ * dx = (s·dY - Σ_c s·sums/size - x̂·Σ_c s·products/size)/σ.
+ */
+const channelNormRules = (groupSize: GroupSize): Pick<Operator, 'gradient' | 'parameter'> => ({
+  gradient: (context) => {
+    const { b, inputs, needed } = context;
+    const [x, s] = [inputs[0]!, inputs[1]!];
+    const [n, channels, ...spatial] = b.shape(x) as [number, number, ...number[]];
+    const { standard: { value, inverse }, sums, products, gradient, size } = byChannel(context, groupSize);
+    const inputGradient = (): Value => {
+      const groups = sizeOf(b.shape(inverse));
+      const byGroup = (v: Value) => reshape(b, v, [groups, n * channels / groups]);
+      const share = (v: Value) => mul(b, scale(b, reduceSum(b, byGroup(mul(b, v, s)), [1], true), 1 / size), inverse);
+      const factors = mul(b, byGroup(b.op('Expand', [s, b.ints([n, channels])])), inverse);
+      const direct = mul(b, gradient, reshape(b, factors, [n, channels, 1]));
+      const around = add(b, mul(b, value, share(products)), share(sums));
+      return sub(b, ...[direct, around].map((v) => reshape(b, v, [n, channels, ...spatial])) as [Value, Value]);
+    };
+    return [
+      needed[0] === true ? inputGradient() : undefined,
+      needed[1] === true ? reduceSum(b, products, [0]) : undefined,
+      needed[2] === true ? reduceSum(b, sums, [0]) : undefined,
+    ];
+  },
+  parameter: (context) => {
+    const { b, index, outputBatch } = context;
+    const { sums, products, gradient, product, positions } = byChannel(context, groupSize);
+    const rows = (x: Value) => rowsAligned(b, x, batchOf(context, outputBatch[0]));
+    return index === 1
+      ? { kind: 'broadcast', gradient: rows(products), summed: { of: rows(product), terms: positions } }
+      : { kind: 'broadcast', gradient: rows(sums), summed: { of: rows(gradient), terms: positions } };
+  },
+});
 
 const groupNormalization: Operator = {
   learned: [1, 2],
@@ -188,16 +228,14 @@ const groupNormalization: Operator = {
     return [x];
   },
   batch: perImageBatch,
-  ...scaledNormRules({
-    size: (node, x) => sizeOf(x.slice(1)) / intAttribute(node, 'num_groups', 1), trailing: behindChannels,
-  }),
+  ...channelNormRules((node, x) => sizeOf(x.slice(1)) / intAttribute(node, 'num_groups', 1)),
 };
 
 const instanceNormalization: Operator = {
   learned: [1, 2],
   shape: (context) => [channelsType(context, [1, 2], 3)],
   batch: perImageBatch,
-  ...scaledNormRules({ size: (_, x) => sizeOf(x.slice(2)), trailing: behindChannels }),
+  ...channelNormRules((_, x) => sizeOf(x.slice(2))),
 };
 
 const isTraining = (node: Node): boolean => intAttribute(node, 'training_mode', 0) !== 0;

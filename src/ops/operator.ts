@@ -114,9 +114,19 @@ export type ParameterUse =
    * of the value the parameter was broadcast to. The parameter's last axis meets the last axis of `full`, or the
    * one `trailing` axes before it (a convolution's bias [p] meets [p, ...spatial] with as many trailing axes).
    */
-  | { readonly kind: 'broadcast'; readonly gradient: Value; readonly trailing?: number }
+  | {
+    readonly kind: 'broadcast'; readonly gradient: Value; readonly trailing?: number;
+    /** Where `gradient` is itself made of sums, which round. */
+    readonly summed?: RoundedSums;
+  }
   /** Anything else that can say its per-example gradient outright: [B, ...parameter shape]. */
   | { readonly kind: 'opaque'; readonly perExample: Value };
+
+/** Sums of so many numbers of `of`, [B, ...], each of which takes part in one sum of its row. */
+export interface RoundedSums {
+  readonly of: Value;
+  readonly terms: number;
+}
 
 export interface ConvolutionGeometry {
   readonly kernel: Shape;
