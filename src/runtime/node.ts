@@ -6,6 +6,7 @@ import { type DType, type Shape, type Tensor, sizeOf, tensor, zeros } from '../t
 import type { Engine, Feeds, Outputs, RunResult, Session, SessionOptions } from './engine.ts';
 import { withBareOutputs } from './bare-outputs.ts';
 import { blockSize, hasConvolutions, withFastConvolutions } from './blocked.ts';
+import { withStandardisedGroups } from './channel-norms.ts';
 import { defaultThreads } from './threads.ts';
 import { unread, withUnread } from './unread.ts';
 import type { WireTensor, WorkerReply, WorkerRequest } from './protocol.ts';
@@ -30,7 +31,8 @@ export function onnxruntimeEngine({ thread = 'own' }: EngineOptions = {}): Engin
 let block: Promise<number | undefined> | undefined;
 
 /** What is executed for a graph on this processor. */
-export async function programOf(graph: TypedGraph): Promise<Graph> {
+export async function programOf(given: TypedGraph): Promise<Graph> {
+  const graph = withStandardisedGroups(given);
   if (!hasConvolutions(graph)) return graph;
   block ??= blockSize(async (probe, feeds) => {
     const session = await open(probe, probe, { threads: 1 }, 'own');
