@@ -26,20 +26,23 @@ export interface SafeNorm {
 /** Joins the norms of the layers of each of K groups into the group's. All groups are joined at once. */
 export function safeNorm(b: GraphBuilder, groups: readonly (readonly NormParts[])[], units: number, rho: number): SafeNorm {
   const layers = groups.flat();
-  const none = filled(b, 0, [units]);
-  const stack = (pick: (part: NormParts) => Value | undefined) =>
-    reshape(b, concat(b, layers.map((part) => pick(part) ?? none), 0), [layers.length, units]);
+  const none = filled(b, 0, [1, units]);
+  const row = (value: Value | undefined) => (value === undefined ? none : reshape(b, value, [1, units]));
+  // One node has all that a layer's norm is made of, so that its operands are free before the next layer's are made.
+  const each = layers.map(({ squared: s, error, allowance }) => concat(b, [row(s), row(error), row(allowance)], 0));
+  const all = reshape(b, concat(b, each, 0), [layers.length, 3, units]);
+  const [squared, errors, allowances] = b.ops('Split', [all], 3, { axis: int(1), num_outputs: int(3) })
+    .map((x) => reshape(b, x, [layers.length, units])) as [Value, Value, Value];
   const joined = (x: Value) => sumByGroup(b, x, groups.map((group) => group.length));
-  const squared = stack((part) => part.squared);
-  const reach = add(b, b.op('Sqrt', [b.op('Max', [squared, b.scalar(0)])]), stack((part) => part.error));
-  const upper = b.op('Sqrt', [joined(add(b, mul(b, reach, reach), stack((part) => part.allowance)))]);
+  const reach = add(b, b.op('Sqrt', [b.op('Max', [squared, b.scalar(0)])]), errors);
+  const upper = b.op('Sqrt', [joined(add(b, mul(b, reach, reach), allowances))]);
   const computed = b.op('Sqrt', [b.op('Max', [joined(squared), b.scalar(0)])]);
   // The true norm is at most upper + √lost, and √lost at most ρ/20 of n̂, where n̂ is never less than this. The last
   // ρ/20 is kept for the few roundings from here to the weighted sum.
   const least = (20 / rho) * Math.sqrt(layers.reduce((sum, { lost = 0 }) => sum + lost, smallestNormal));
   const safe = b.op('Max', [computed, scale(b, upper, 1 / (1 + 0.9 * rho)), b.scalar(least)]);
-  const all = groups.length === 1 ? upper : reduceSum(b, upper, [0], true);
-  return { computed, safe, finite: b.op('Less', [all, b.scalar(Infinity)]) };
+  const whole = groups.length === 1 ? upper : reduceSum(b, upper, [0], true);
+  return { computed, safe, finite: b.op('Less', [whole, b.scalar(Infinity)]) };
 }
 
 /** Sums the rows of [L, U], of which each group has the next `sizes[k]`: [K, U]. */
