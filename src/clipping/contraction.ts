@@ -26,14 +26,18 @@ export interface ContractionSize {
 
 /**
  * A squared per-example norm as float32 computes it, and what it may lack of the true one:
- * true ≤ (√squared + error)² + allowance + lost. All but the last are [U].
+ * true ≤ √(squared + allowance + lost) + error. All but `lost` are [U]; what is left out is 0.
  */
 export interface NormParts {
   readonly squared: Value;
-  readonly error?: Value;
+  /** What rounding of the squared norm itself may have hidden. */
   readonly allowance?: Value;
-  /** What squares and products too small for float32 may have hidden, the same for every unit; default 0. */
+  /** What squares and products too small for float32 may have hidden, the same for every unit. */
   readonly lost?: number;
+  /** Distance (in norm) of the gradient that was measured from the true one, where it was formed in float32 first. */
+  readonly error?: Value;
+  /** Distance of the true gradient from what float32 makes of it in a sum that is not of the measured one. */
+  readonly sumError?: Value;
 }
 
 /** Per-unit weights of the clipped sum of one group's parameters. */

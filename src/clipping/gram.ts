@@ -1,4 +1,4 @@
-import { type GraphBuilder, type Value, mul, reduceSum, reshape, scale, slice } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, mul, reduceSum, reduceSumSquare, reshape, scale, slice } from '../ops/builder.ts';
 import { sizeOf } from '../tensor/tensor.ts';
 import type { Context, ContractionSize, NormParts } from './contraction.ts';
 import { type Cut, cutBoth } from './cut.ts';
@@ -27,6 +27,9 @@ const summing = ({ T, groups }: Pick<ContractionSize, 'T' | 'groups'>): number =
 export const gramBound = (size: Pick<ContractionSize, 'T' | 'groups'>, roundings: number): number =>
   gamma(roundings + summing(size));
 
+/** γ of a sum over T positions, each term of which is a product that was weighed and scaled. */
+export const sumBound = (T: number): number => gamma(T + 4);
+
 /**
  * Largest share of the squared norm that the allowance may take of positions whose gradients do not align (there it is
  * about γ·T) before the Gram matrices are added up in pieces.
@@ -51,6 +54,10 @@ export interface Grams {
 /**
  * Σ_{s,t} A_{st}·B_{st} and a rigorous allowance for its rounding. An entry of a Gram matrix is wrong by at most
  * γ·‖a_s‖‖a_t‖, so the sum is wrong by at most γ·(Σ_s ‖a_s‖‖b_s‖)², and those lengths stand on the diagonals.
+ *
+ * The gradient Σ_s a_s·b_sᵀ itself rounds where it is summed: each of its elements by at most γ_T of its terms' magnitudes, in
+ * any order of summation, and so all of it by at most γ_T·Σ_s ‖a_s‖‖b_s‖ in norm. Groups are summed apart, and their errors
+ * are orthogonal.
  */
 export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operations = roundings }: Grams): NormParts {
   const { b, units } = c;
@@ -63,11 +70,12 @@ export function gramNorm(c: Context, { gramA, gramB, groups, roundings, operatio
     slice(b, reshape(b, gram, [units * groups, T * T]), [1], [0], [T * T], [T + 1]), b.scalar(floor),
   ]);
   const lengths = b.op('Sqrt', [mul(b, diagonal(gramA), diagonal(gramB))]);
-  const total = reduceSum(b, reshape(b, lengths, [units, groups * T]), [1]);
+  const totals = reduceSum(b, reshape(b, lengths, [units, groups, T]), [2]);
+  const total = reshape(b, groups === 1 ? totals : b.op('Sqrt', [reduceSumSquare(b, totals, [1])]), [units]);
   const allowance = scale(b, mul(b, total, total), bound * 1.01);
   // Products of two entries, and of two diagonals, may have underflowed.
   const lost = 4 * (groups * T) ** 2 * smallestNormal;
   // An operand that is not ordinary shows on the diagonal, and the allowance with it.
-  return { squared, allowance, lost };
+  return { squared, allowance, lost, sumError: scale(b, total, sumBound(T) * 1.01) };
 }
 

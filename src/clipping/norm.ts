@@ -6,7 +6,7 @@ import { float32 } from '../tensor/tensor.ts';
 import { type ClipFunctionOptions, type ClipFunctionSpec, clipFactor } from './clip-functions.ts';
 import type { NormParts, Weights } from './contraction.ts';
 import type { Partition } from './groups.ts';
-import { smallestNormal } from './rounding.ts';
+import { gamma, smallestNormal } from './rounding.ts';
 
 /** The relative slack of the clipping bound, folded into the sensitivity (invariant 5). */
 export const defaultRho = 1e-3;
@@ -15,16 +15,19 @@ export interface SafeNorm {
   /** [K, U] the norm of each unit's gradient in each group, as computed. */
   readonly computed: Value;
   /**
-   * [K, U] n̂ with n̂·(1+ρ) ≥ the true norm: the computed norm wherever its rounding is within ρ, else the
-   * computed norm enlarged by what rounding may have hidden. Never 0.
+   * [K, U] n̂ with n̂·(1+ρ) ≥ the true norm, and the norm of what float32 sums instead: the computed norm wherever rounding
+   * is within ρ, else the computed norm enlarged by what rounding may have hidden. Never 0.
    */
   readonly safe: Value;
   /** [1, U] bool: the norms of all groups and everything they were computed from are finite. */
   readonly finite: Value;
 }
 
+/** A layer's norm with all that may differ from it, in `error`. */
+export type Measured = Omit<NormParts, 'sumError'>;
+
 /** Joins the norms of the layers of each of K groups into the group's. All groups are joined at once. */
-export function safeNorm(b: GraphBuilder, groups: readonly (readonly NormParts[])[], units: number, rho: number): SafeNorm {
+export function safeNorm(b: GraphBuilder, groups: readonly (readonly Measured[])[], units: number, rho: number): SafeNorm {
   const layers = groups.flat();
   const none = filled(b, 0, [1, units]);
   const row = (value: Value | undefined) => (value === undefined ? none : reshape(b, value, [1, units]));
@@ -34,13 +37,15 @@ export function safeNorm(b: GraphBuilder, groups: readonly (readonly NormParts[]
   const [squared, errors, allowances] = b.ops('Split', [all], 3, { axis: int(1), num_outputs: int(3) })
     .map((x) => reshape(b, x, [layers.length, units])) as [Value, Value, Value];
   const joined = (x: Value) => sumByGroup(b, x, groups.map((group) => group.length));
-  const reach = add(b, b.op('Sqrt', [b.op('Max', [squared, b.scalar(0)])]), errors);
-  const upper = b.op('Sqrt', [joined(add(b, mul(b, reach, reach), allowances))]);
+  const measured = b.op('Sqrt', [add(b, b.op('Max', [squared, b.scalar(0)]), allowances)]);
+  const reach = add(b, measured, errors);
+  const upper = b.op('Sqrt', [joined(mul(b, reach, reach))]);
   const computed = b.op('Sqrt', [b.op('Max', [joined(squared), b.scalar(0)])]);
-  // The true norm is at most upper + √lost, and √lost at most ρ/20 of n̂, where n̂ is never less than this. The last
-  // ρ/20 is kept for the few roundings from here to the weighted sum.
+  // The true norm is at most upper + √lost (Minkowski), and √lost at most ρ/20 of n̂, where n̂ is never less than this.
   const least = (20 / rho) * Math.sqrt(layers.reduce((sum, { lost = 0 }) => sum + lost, smallestNormal));
-  const safe = b.op('Max', [computed, scale(b, upper, 1 / (1 + 0.9 * rho)), b.scalar(least)]);
+  // The joining over the layers rounds, and so does what leads from here to the weight and the weighed gradient.
+  const rounded = 1 + gamma(layers.length + 16);
+  const safe = b.op('Max', [computed, scale(b, upper, rounded / (1 + 0.9 * rho)), b.scalar(least)]);
   const whole = groups.length === 1 ? upper : reduceSum(b, upper, [0], true);
   return { computed, safe, finite: b.op('Less', [whole, b.scalar(Infinity)]) };
 }

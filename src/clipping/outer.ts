@@ -58,12 +58,13 @@ function rankOneNorm(c: Context, a: Value, bb: Value): NormParts {
 
 function scaled(b: GraphBuilder, alpha: number, parts: NormParts): NormParts {
   if (alpha === 1) return parts;
-  const { squared, error, allowance, lost = 0 } = parts;
+  const { squared, error, sumError, allowance, lost = 0 } = parts;
   // α² may be no float32 where the product is one.
   const twice = (x: Value) => scale(b, scale(b, x, alpha), alpha);
   return {
     squared: twice(squared), lost: lost * alpha ** 2 + 4 * smallestNormal,
     ...(error && { error: scale(b, error, Math.abs(alpha)) }),
+    ...(sumError && { sumError: scale(b, sumError, Math.abs(alpha)) }),
     ...(allowance && { allowance: twice(allowance) }),
   };
 }

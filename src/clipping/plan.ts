@@ -1,5 +1,5 @@
 import type { ContractionSize } from './contraction.ts';
-import { gramBound } from './gram.ts';
+import { gramBound, sumBound } from './gram.ts';
 
 /** How a step gets norms and clipped sums. */
 export type Mode =
@@ -92,12 +92,13 @@ export const ghostTakesLessSpace = ({ T, d, p, groups, picked }: ContractionSize
 
 /**
  * Whether the rounding allowance of the ghost norm could shrink ordinary gradients noticeably: for positions whose
- * gradients do not align, the allowance is about γ·T of the squared norm. The line is drawn at 1 % of the norm.
+ * gradients do not align, it is about γ·T of the squared norm for the Gram matrices, and γ_T·√T of the norm for the summed
+ * gradient. The line is drawn at 1 % of the norm.
  */
 export function allowanceBites(
   { T, p, groups, gramDepth, gramTerms, gramRoundings = (gramDepth + p) / groups + gramTerms, picked }: ContractionSize,
 ): boolean {
-  return T > 1 && picked !== true && gramBound({ T, groups }, gramRoundings) * T > 0.02;
+  return T > 1 && picked !== true && gramBound({ T, groups }, gramRoundings) * T / 2 + sumBound(T) * Math.sqrt(T) > 0.01;
 }
 
 /** Chooses norm and sum for one parameter's use. */

@@ -1,14 +1,14 @@
 import { type GradientPath, type UseSite, reverse } from '../autodiff/reverse.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
-import { type GraphBuilder, type Value, concat, graphBuilder, reshape, scale, slice, transpose } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, graphBuilder, reshape, slice, transpose } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
-import type { Contraction, NormParts } from './contraction.ts';
+import type { Contraction } from './contraction.ts';
 import { type Partition, flat, groupNumbers } from './groups.ts';
 import { type Part, partsOf } from './parts.ts';
-import { type ClipWeights, type ClippingOptions, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
+import { type ClipWeights, type ClippingOptions, type Measured, clipWeights, safeNorm, unitLosses, unitMask } from './norm.ts';
 import { liveBytes } from './live.ts';
 import { dataLast, inOrder } from './schedule.ts';
 import { type LayerPlan, type LayerRule, type Mode, isTwoPass, planLayer } from './plan.ts';
@@ -124,7 +124,7 @@ interface Clipped {
 
 /** Clip weights once the norms of all groups are known: a unit that is not finite in one is dropped from all. */
 function clippedTogether(
-  b: GraphBuilder, groups: readonly (readonly NormParts[])[], mask: Value, thresholds: Value, units: number, options: StepOptions,
+  b: GraphBuilder, groups: readonly (readonly Measured[])[], mask: Value, thresholds: Value, units: number, options: StepOptions,
 ): Clipped {
   const norm = safeNorm(b, groups, units, options.rho);
   return { norms: norm.computed, clipped: clipWeights(b, norm, mask, thresholds, options.clipping) };
@@ -138,7 +138,7 @@ function clippedTogether(
  * sensitivity rests on.
  */
 function clippedApart(
-  b: GraphBuilder, groups: readonly (readonly NormParts[])[], mask: Value, thresholds: Value, units: number, options: StepOptions,
+  b: GraphBuilder, groups: readonly (readonly Measured[])[], mask: Value, thresholds: Value, units: number, options: StepOptions,
 ): Clipped {
   const each = groups.map((parts, k) =>
     clippedTogether(b, [parts], mask, slice(b, thresholds, [0], [k], [k + 1]), units, options));
@@ -213,14 +213,16 @@ function maskRows(b: GraphBuilder, use: ParameterUse, rowMask: Value): Parameter
   }
 }
 
-/** What a layer's norm is measured to be, with all that its part of the released sum may differ from that. */
-export function normOf(b: GraphBuilder, { does, plan }: Pick<Layer, 'does' | 'plan'>): NormParts {
+/**
+ * What a layer's norm is measured to be, with all that the true gradient, and its part of the released sum as float32
+ * computes it, may differ from that.
+ */
+export function normOf(b: GraphBuilder, { does, plan }: Pick<Layer, 'does' | 'plan'>): Measured {
   const ghost = plan.norm === 'ghost' ? does.ghost : undefined;
-  const { error, ...parts } = ghost === undefined ? does.instantiated() : ghost();
-  if (error === undefined) return parts;
-  // A sum that is not of the very gradients that were measured rounds apart from them, by as much again.
+  const { error, sumError, ...parts } = ghost === undefined ? does.instantiated() : ghost();
   const ofMeasured = ghost === undefined && !(plan.sum === 'product' && does.product !== undefined);
-  return { ...parts, error: ofMeasured ? error : scale(b, error, 2) };
+  const errors = [error, ofMeasured ? undefined : sumError].filter((x) => x !== undefined);
+  return errors.length === 0 ? parts : { ...parts, error: sum(b, errors) };
 }
 
 /** The summed gradient of each parameter, its parts added up. */

@@ -34,7 +34,7 @@ export const squaresError = (c: Context, x: Value): number => {
   return gamma(outer + inner + 2);
 };
 
-/** The norm of gradients formed for each unit, in one piece or in several, each entry of which is wrong as `error` says. */
+/** The norm of gradients formed for each unit, in one piece or in several, which differ from the true ones by `error`, as sums of others do. */
 export function instantiatedNorm(c: Context, perExample: Value | readonly Value[], error: Value | undefined): NormParts {
   const pieces = typeof perExample === 'string' ? [perExample] : perExample;
   const squared = sum(c.b, pieces.map((piece) => squares(c, piece)));
@@ -42,7 +42,7 @@ export function instantiatedNorm(c: Context, perExample: Value | readonly Value[
   const size = pieces.reduce((total, piece) => total + sizeOf(c.b.shape(piece)) / c.units, 0);
   // Each square may be flushed to zero; so may a square of the sums that it takes to add several parts.
   const lost = 4 * size * smallestNormal;
-  return { squared, allowance: scale(c.b, squared, 1.01 * relative), lost, ...(error && { error }) };
+  return { squared, allowance: scale(c.b, squared, 1.01 * relative), lost, ...(error && { error, sumError: error }) };
 }
 
 /** Units whose part of x has an ordinary squared length, [U] bool. */
