@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Contraction } from '../src/clipping/contraction.ts';
-import { cutsFor } from '../src/clipping/gram.ts';
+import { cutsFor, sumBound } from '../src/clipping/gram.ts';
 import { roundingsOf } from '../src/clipping/cut.ts';
 import { clipWeights, defaultRho, safeNorm } from '../src/clipping/norm.ts';
 import { type NormMethod, type SumMethod, allowanceBites, modes } from '../src/clipping/plan.ts';
@@ -9,12 +9,12 @@ import { unitRoundoff as u } from '../src/clipping/rounding.ts';
 import { normOf } from '../src/clipping/step-graph.ts';
 import { contractionOf } from '../src/clipping/uses.ts';
 import { type Graph, type Node, latestOpset } from '../src/graph/ir.ts';
-import { type GraphBuilder, graphBuilder } from '../src/ops/builder.ts';
+import { type GraphBuilder, graphBuilder, reshape } from '../src/ops/builder.ts';
 import { semantics } from '../src/ops/table.ts';
 import { onnxruntimeEngine } from '../src/runtime/node.ts';
-import { type Shape, type Tensor, float32, int64, sizeOf, tensor } from '../src/tensor/tensor.ts';
+import { type Shape, type Tensor, float32, int64, tensor } from '../src/tensor/tensor.ts';
 import { analyse, requireTrainable } from '../src/training/compile.ts';
-import { groupNorms, oracle, runStep } from './support/oracle.ts';
+import { groupNorms, runStep } from './support/oracle.ts';
 import { randomTensor, testRandom } from './support/random-network.ts';
 
 /** A graph that says what one example adds to the released sum, in norm, relative to its threshold: at most 1 + ρ. */
@@ -133,7 +133,7 @@ describe('what float32 makes of an example, beside its true gradient', () => {
       parameter: (b, { T, p }) => {
         const [x, dY] = [floats(b, 'x', [1, T, p]), floats(b, 'dY', [1, T, p])];
         return contractionOf(b, [
-          { kind: 'outer', transposed: false, input: x, outputGradient: dY }, { kind: 'broadcast', gradient: b.op('Mul', [dY, x]) },
+          { kind: 'outer', transposed: false, input: x, outputGradient: dY }, { kind: 'broadcast', gradient: reshape(b, b.op('Mul', [dY, x]), [1, T / p, p, p]) },
         ], [p, p], 1, true);
       },
     },
@@ -144,8 +144,8 @@ describe('what float32 makes of an example, beside its true gradient', () => {
       }], [p, d, ...(odd ? [3, 3] : [1, 1])], 1, true),
     },
     'a kernel of groups': {
-      feeds: (layout, h) => images({ ...layout, p: layout.d * layout.p }, h),
-      parameter: (b, { T, d, p, odd }) => contractionOf(b, [{
+      feeds: ({ p, ...layout }, h) => images({ ...layout, d: 2, p: 2 * p }, h),
+      parameter: (b, { T, p, odd }, d = 2) => contractionOf(b, [{
         kind: 'convolution', geometry: pixels(odd ? [3, 1] : [1, 1], d), input: image(b, 'x', T, d), outputGradient: image(b, 'dY', T, d * p),
       }], [d * p, 1, ...(odd ? [3, 1] : [1, 1])], 1, true),
     },
@@ -164,9 +164,24 @@ describe('what float32 makes of an example, beside its true gradient', () => {
         const found = await run(feeds(layout, h), threshold);
         expect(found).toBeLessThanOrEqual(1 + defaultRho);
         expect(found).toBeGreaterThan(0);
-      }), { numRuns: 10 });
+      }), { numRuns: 6 });
       await release();
     }
+  });
+});
+
+describe('an ordinary example', () => {
+  it.each([[128, 1e-3], [512, 4e-3]] as const)('over %d positions keeps its gradient but for a share of %d', async (T, lost) => {
+    const random = testRandom(T);
+    const [d, p] = [16, 16];
+    const { run, release } = await shareOf((b) => contractionOf(b, [{
+      kind: 'outer', transposed: false, input: b.input('x', { dtype: 'float32', shape: [1, T, d] }), outputGradient: b.input('dY', { dtype: 'float32', shape: [1, T, p] }),
+    }], [d, p], 1, true), 'ghost', 'product');
+    const found = await run({ x: randomTensor(random, [1, T, d]), dY: randomTensor(random, [1, T, p]) }, 0.7);
+    await release();
+    expect(Math.abs(found - 1)).toBeLessThan(lost);
+    // The share of it that rounding of the summed gradient takes, of positions that neither align nor cancel.
+    expect(sumBound(T) * Math.sqrt(T)).toBeLessThan(1e-3);
   });
 });
 
@@ -204,14 +219,6 @@ describe('an example of long cancelling sums in a whole step', () => {
       },
     ), { numRuns: 6 });
   });
-
-  it('has ordinary gradients that the allowance leaves alone', async () => {
-    const batch = { rows: 2, labels: int64([0, 1]), inputs: { input: randomTensor(random, [2, T, wide]) } };
-    const { norms } = await oracle(analysis, batch);
-    const options = { mode: 'ghost', clipping: { function: 'normalize', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1 } as const;
-    const { weights } = await runStep(analysis, batch, options, 1);
-    norms.forEach((norm, i) => expect(Math.abs(weights[i]! * norm - 1)).toBeLessThan(5e-3));
-  });
 });
 
 describe('rounding of summed gradients in the plan', () => {
@@ -225,7 +232,6 @@ describe('rounding of summed gradients in the plan', () => {
   });
 
   it('instantiates where both allowances together would take a hundredth of the norm', () => {
-    expect(sizeOf([16, 16])).toBeLessThan(1500);
     const [shorter, longer] = [1024, 1600].map((T) => allowanceBites(sizeOfProduct(T, 1, 1)));
     expect([shorter, longer]).toEqual([false, true]);
   });
