@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { GhostgradError } from '../errors.ts';
-import { epsilonOf } from './accountant.ts';
+import { epsilonOf, isApproximate } from './accountant.ts';
 import { allocations, noiseDeviations } from './allocation.ts';
 import { type PrivacyEvent, composed, parseEvent } from './events.ts';
 import { type Groups, samePartition } from './groups.ts';
@@ -90,7 +90,9 @@ export const certificateSchema = z.strictObject({
   plannedSteps: z.int().positive(),
   /** Everything that was released. */
   event: eventSchema,
-  accountant: z.enum(['rdp', 'exact-gaussian']),
+  accountant: z.enum(['pld', 'rdp', 'gdp', 'exact-gaussian']),
+  /** How far the planned ε is above the true one at most, under the accountant's own computation; null: not known. */
+  errorBound: z.number().min(0).nullable(),
   epsilon: z.number().min(0),
   delta: positive.max(1),
   /** ε had all planned steps been taken. */
@@ -145,8 +147,10 @@ export function certificate(options: CertificateOptions): Certificate {
     format: 'ghostgrad-certificate/1',
     guarantee: plan.seeded
       ? 'void: seeded randomness. Whoever knows the seed can remove the noise.'
-      : `(${epsilon}, ${plan.delta})-differential privacy for each ${unit}, under the assumptions listed`,
-    valid: !plan.seeded,
+      : isApproximate(plan.accountant)
+        ? `none: the accountant ${plan.accountant} approximates ε, and claims less than is spent`
+        : `(${epsilon}, ${plan.delta})-differential privacy for each ${unit}, under the assumptions listed`,
+    valid: !plan.seeded && !isApproximate(plan.accountant),
     mechanism: mechanismOf(plan),
     unit,
     neighbors: plan.neighbors,
@@ -181,6 +185,7 @@ export function certificate(options: CertificateOptions): Certificate {
     plannedSteps: plan.steps,
     event,
     accountant: plan.accountant,
+    errorBound: plan.errorBound,
     epsilon,
     delta: plan.delta,
     plannedEpsilon: plan.epsilon,

@@ -23,7 +23,7 @@ describe('privacy events', () => {
   });
 
   it('refuse kinds and shapes they do not know, by name and place', () => {
-    expect(() => parseEvent({ kind: 'laplace' })).toThrow('kind "laplace"');
+    expect(() => parseEvent({ kind: 'lapalce' })).toThrow('kind "lapalce"');
     expect(() => parseEvent({ kind: 'composed', events: [event, { kind: 'poisson-sampled', rate: 0.1 }] })).toThrow(
       'event.events.1.event',
     );

@@ -4,14 +4,17 @@ import { log1mExp, logNormalCdf, logNormalDensity, millsRatio } from './special.
 
 /**
  * The first part of `event` that is not Gaussian noise on all of the data, or undefined when there is none. A sample
- * rate of 1 samples nothing.
+ * of all of the data samples nothing.
  */
 export function notPureGaussian(event: PrivacyEvent): PrivacyEvent | undefined {
   switch (event.kind) {
     case 'gaussian':
+    case 'gaussian-with-counts':
       return undefined;
     case 'poisson-sampled':
       return event.rate === 1 ? notPureGaussian(event.event) : event;
+    case 'sampled-without-replacement':
+      return event.sampleSize === event.datasetSize ? notPureGaussian(event.event) : event;
     case 'self-composed':
       return notPureGaussian(event.event);
     case 'composed':
@@ -33,7 +36,7 @@ export function gaussianMu(event: PrivacyEvent): number {
       what: 'the exact-gaussian accountant cannot account for this event',
       found: showEvent(part),
       expected: 'Gaussian noise on all of the data (sample rate 1)',
-      fix: 'use the accountant "rdp", or "auto"',
+      fix: 'use the accountant "pld", or "auto"',
     });
   }
   return Math.sqrt(sumOfSquares(event));
@@ -43,12 +46,17 @@ function sumOfSquares(event: PrivacyEvent): number {
   switch (event.kind) {
     case 'gaussian':
       return event.sigma ** -2;
+    case 'gaussian-with-counts':
+      return event.sigma ** -2 + event.counts / (4 * event.countSigma ** 2);
     case 'poisson-sampled':
+    case 'sampled-without-replacement':
       return sumOfSquares(event.event);
     case 'self-composed':
       return event.count * sumOfSquares(event.event);
     case 'composed':
       return event.events.reduce((sum, e) => sum + sumOfSquares(e), 0);
+    default:
+      return NaN;
   }
 }
 

@@ -1,22 +1,28 @@
 export {
   type Accountant,
   type AccountantName,
-  type Calibrated,
-  type CalibrationOptions,
   type PrivacySpent,
-  calibrate,
+  deltaCurve,
   deltaOf,
   epsilonOf,
+  isApproximate,
 } from './accountant.ts';
+export { type Calibrated, type CalibrationOptions, calibrate, calibrateSampleRate, calibrateSteps } from './calibrate.ts';
 export { type Allocation, allocations, noiseDeviations } from './allocation.ts';
 export {
   type PrivacyEvent,
+  type Runs,
   composed,
   gaussian,
+  gaussianWithCounts,
+  laplace,
   parseEvent,
   poissonSampled,
+  repeatAndSelect,
+  sampledWithoutReplacement,
   selfComposed,
   showEvent,
+  truncatedPoissonSampled,
 } from './events.ts';
 export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity, withNorms } from './groups.ts';
 export {

@@ -2,8 +2,9 @@ import { GhostgradError } from '../errors.ts';
 import { poissonSample } from '../random/poisson.ts';
 import { type Ratchet, type StepKeys, ratchet } from '../random/ratchet.ts';
 import { unknownName } from '../suggest.ts';
-import { type Accountant, type AccountantName, calibrate, prepareAccountant, resolved } from './accountant.ts';
+import { type Accountant, type AccountantName, isApproximate, prepareAccountant, resolved } from './accountant.ts';
 import { type Allocation, type NoiseScale, checkAllocation } from './allocation.ts';
+import { calibrate } from './calibrate.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
 import { type PrivacyEvent, gaussian, poissonSampled, selfComposed } from './events.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
@@ -76,6 +77,8 @@ export interface PrivacyPlan extends NoiseScale {
   readonly delta: number;
   /** ε after all of `steps`. */
   readonly epsilon: number;
+  /** How far above the true one it is at most; null where the accountant does not know. */
+  readonly errorBound: number | null;
   readonly accountant: AccountantName;
   readonly sampling: 'poisson' | 'full-batch';
   readonly neighbors: Neighbors;
@@ -140,7 +143,8 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const noiseMultiplier = noiseMultiplierOf(options, { sampleRate, units, accountant });
   const event = poissonSampled(sampleRate, gaussian(noiseMultiplier / units));
   const prepared = prepareAccountant(event, accountant);
-  const epsilon = resolved(prepared.epsilon(steps, delta));
+  const { value, errorBound } = prepared.epsilonBounded(steps, delta);
+  const epsilon = resolved(value);
   const seeded = seed !== undefined;
   const split = splitBudget(noiseMultiplier, adaptive?.budgetFraction ?? 0, groups.length);
   const { gradientMultiplier } = split;
@@ -154,6 +158,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     noiseMultiplier,
     delta,
     epsilon,
+    errorBound,
     accountant: prepared.name,
     sampling,
     neighbors,
@@ -168,7 +173,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     normaliser: batchSize,
     event,
     seeded,
-    warnings: warningsOf({ delta, datasetSize, batchSize, epsilon, seeded, adaptive: thresholds }),
+    warnings: warningsOf({ delta, datasetSize, batchSize, epsilon, seeded, adaptive: thresholds, accountant: prepared.name }),
     startRatchet: () => ratchet(seed),
     draw: (keys, rows = datasetSize) => {
       if (keys.seeded !== seeded)
@@ -295,8 +300,11 @@ function warningsOf({
   epsilon,
   seeded,
   adaptive,
-}: Pick<PrivacyPlan, 'delta' | 'datasetSize' | 'batchSize' | 'epsilon' | 'seeded' | 'adaptive'>): string[] {
+  accountant,
+}: Pick<PrivacyPlan, 'delta' | 'datasetSize' | 'batchSize' | 'epsilon' | 'seeded' | 'adaptive' | 'accountant'>): string[] {
   const warnings: string[] = [];
+  if (isApproximate(accountant))
+    warnings.push(`the accountant ${accountant} claims less ε than is spent: no guarantee; use "auto" for one`);
   if (delta >= 1 / datasetSize) {
     warnings.push(
       `delta ${delta} is not below 1/${datasetSize}: a mechanism that publishes one example outright would satisfy it`,

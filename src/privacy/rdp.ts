@@ -1,10 +1,14 @@
 import { GhostgradError } from '../errors.ts';
-import { type PrivacyEvent, showEvent } from './events.ts';
+import { type EventOf, type PrivacyEvent, showEvent } from './events.ts';
+import { gaussianMu, notPureGaussian } from './exact-gaussian.ts';
+import { withoutReplacementMoment } from './rdp-without-replacement.ts';
+import { refusal, refuseMixedNeighbors } from './refusal.ts';
 import { erfcx, logExpm1, logNormalCdf } from './special.ts';
 
 /**
- * Rényi differential privacy under add-or-remove-one neighbours (Mironov 2017; Mironov, Talwar & Zhang 2019).
- * Every number here is an upper bound: a truncated series is rounded up by its remainder.
+ * Rényi differential privacy: under add-or-remove-one neighbours (Mironov 2017; Mironov, Talwar & Zhang 2019), under
+ * replacement for samples of fixed size, and of the best of a random number of runs. Every number here is an upper
+ * bound: a truncated series is rounded up by its remainder.
  */
 
 /** Rényi divergence by order. */
@@ -15,53 +19,121 @@ export type RdpCurve = (order: number) => number;
  * Throws GhostgradError for an event that the accountant does not know, or when a value cannot be computed.
  */
 export function rdp(event: PrivacyEvent, order: number): number {
-  if (!(order > 1))
-    throw new GhostgradError({ what: 'Rényi order out of range', found: String(order), expected: 'more than 1' });
-  return divergence(event, order);
+  return curveOf(event)(checkedOrder(order));
 }
 
-function divergence(event: PrivacyEvent, order: number): number {
+function checkedOrder(order: number): number {
+  if (order > 1) return order;
+  throw new GhostgradError({ what: 'Rényi order out of range', found: String(order), expected: 'more than 1' });
+}
+
+function curveOf(event: PrivacyEvent): RdpCurve {
+  refuseMixedNeighbors('rdp', event);
+  return divergence(event);
+}
+
+function divergence(event: PrivacyEvent): RdpCurve {
   switch (event.kind) {
     case 'gaussian':
-      return order / (2 * event.sigma ** 2);
+    case 'gaussian-with-counts': {
+      const half = gaussianMu(event) ** 2 / 2;
+      return (order) => order * half;
+    }
+    case 'laplace':
+      return laplaceDivergence(event);
     case 'poisson-sampled':
-      return sampled(event, order);
-    case 'self-composed':
-      return event.count === 0 ? 0 : event.count * divergence(event.event, order);
-    case 'composed':
-      return event.events.reduce((sum, e) => sum + divergence(e, order), 0);
+    case 'sampled-without-replacement':
+      return sampled(event);
+    case 'self-composed': {
+      if (event.count === 0) return () => 0;
+      const once = divergence(event.event);
+      return (order) => event.count * once(order);
+    }
+    case 'composed': {
+      const curves = event.events.map(divergence);
+      return (order) => curves.reduce((sum, curve) => sum + curve(order), 0);
+    }
+    case 'repeat-and-select':
+      return selected(event);
     default:
       throw unsupported(event);
   }
 }
 
-function sampled({ rate, event }: Extract<PrivacyEvent, { kind: 'poisson-sampled' }>, order: number): number {
-  if (rate === 1) return divergence(event, order);
-  if (event.kind !== 'gaussian') throw unsupported(poisson(rate, event));
-  if (order === Infinity) return Infinity;
-  const logMoment = Number.isInteger(order)
-    ? logMomentInteger(rate, event.sigma, order)
-    : logMomentFractional(rate, event.sigma, order);
-  if (!(logMoment >= 0)) {
+function sampled(event: EventOf<'poisson-sampled' | 'sampled-without-replacement'>): RdpCurve {
+  const rate = event.kind === 'poisson-sampled' ? event.rate : event.sampleSize / event.datasetSize;
+  if (rate === 1) return divergence(event.event);
+  if (notPureGaussian(event.event) !== undefined) throw unsupported(event);
+  const mu = gaussianMu(event.event);
+  if (mu === 0) return () => 0;
+  const logMoment = event.kind === 'poisson-sampled' ? poissonMoment(rate, 1 / mu) : withoutReplacementMoment(rate, 1 / mu);
+  return (order) => {
+    if (order === Infinity) return Infinity;
+    const moment = logMoment(order);
+    if (moment >= 0) return moment / (order - 1);
     throw new GhostgradError({
       what: 'the Rényi divergence could not be computed',
-      found: `${logMoment} at order ${order}`,
-      where: showEvent(poisson(rate, event)),
+      found: `${moment} at order ${order}`,
+      where: showEvent(event),
       expected: 'a number of at least 0',
       fix: 'report this as a bug of ghostgrad',
     });
-  }
-  return logMoment / (order - 1);
+  };
 }
 
-const poisson = (rate: number, event: PrivacyEvent): PrivacyEvent => ({ kind: 'poisson-sampled', rate, event });
+const poissonMoment = (rate: number, sigma: number): RdpCurve => (order) =>
+  Number.isInteger(order) ? logMomentInteger(rate, sigma, order) : logMomentFractional(rate, sigma, order);
 
 const unsupported = (event: PrivacyEvent): GhostgradError =>
-  new GhostgradError({
-    what: 'the rdp accountant cannot account for this event',
-    found: showEvent(event),
-    expected: 'Gaussian noise, Poisson-sampled or on all of the data, and compositions of these',
-  });
+  refusal(
+    'rdp', event,
+    'Gaussian noise, Poisson-sampled, sampled without replacement or on all of the data, Laplace noise on all of the data, ' +
+      'compositions of these, and the best of a random number of runs',
+  );
+
+/**
+ * 1/(α − 1)·log(α/(2α − 1)·e^{(α−1)/b} + (α − 1)/(2α − 1)·e^{−α/b}) (Mironov 2017, Proposition 6), as a share of the first
+ * term.
+ */
+function laplaceDivergence({ scale }: EventOf<'laplace'>): RdpCurve {
+  return (order) => {
+    if (order === Infinity) return 1 / scale;
+    const over = order - 1;
+    // α/(2α − 1) = 1 − (α − 1)/(2α − 1).
+    const share = over / (2 * order - 1);
+    return 1 / scale + Math.log1p(-share + share * Math.exp(-(2 * order - 1) / scale)) / over;
+  };
+}
+
+/**
+ * The best of K runs (Papernot & Steinke 2022). Truncated negative binomial K (Theorem 2), for any order λ̂:
+ * ε'(λ) = ε(λ) + (1 + η)·((1 − 1/λ̂)·ε(λ̂) + log(1/γ)/λ̂) + log E[K]/(λ − 1). Poisson K (Theorem 6), for a run that is
+ * (ε̂, δ̂)-private with e^ε̂ = 1 + 1/(λ − 1): ε'(λ) = ε(λ) + E[K]·δ̂ + log E[K]/(λ − 1).
+ */
+function selected({ event, runs }: EventOf<'repeat-and-select'>): RdpCurve {
+  const once = remembered(divergence(event));
+  if (runs.distribution === 'poisson') {
+    return (order) => {
+      if (order === Infinity) return Infinity;
+      const { delta } = deltaFromRdp(once, Math.log1p(1 / (order - 1)));
+      return once(order) + runs.mean * delta + Math.log(runs.mean) / (order - 1);
+    };
+  }
+  const { shape, gamma } = runs;
+  const logMean = Math.log(meanRuns(shape, gamma));
+  let least: number | undefined;
+  return (order) => {
+    least ??= orders.reduce((best, o) => Math.min(best, (1 - 1 / o) * once(o) - Math.log(gamma) / o), Infinity);
+    return once(order) + (1 + shape) * least + (order === Infinity ? 0 : logMean / (order - 1));
+  };
+}
+
+/** E[K] = η·(1/γ − 1)/(1 − γ^η), and (1/γ − 1)/log(1/γ) for η = 0. */
+function meanRuns(shape: number, gamma: number): number {
+  const logGamma = Math.log(gamma);
+  const odds = -Math.expm1(logGamma) / gamma;
+  return Math.abs(shape * logGamma) < 1e-8 ? odds / -logGamma : (shape * odds) / -Math.expm1(shape * logGamma);
+}
 
 /** A sum of exponentials, scaled by the largest so far. */
 interface ScaledSum {
@@ -163,13 +235,15 @@ function latticeOfOrders(): number[] {
   return [...new Set(all)];
 }
 
-/** The divergences of `event`, each order computed once. */
-export function rdpCurve(event: PrivacyEvent): RdpCurve {
+/** The divergences of `event`, each order computed once. Throws GhostgradError as {@link rdp} does. */
+export const rdpCurve = (event: PrivacyEvent): RdpCurve => remembered(curveOf(event));
+
+function remembered(curve: RdpCurve): RdpCurve {
   const known = new Map<number, number>();
   return (order) => {
     const found = known.get(order);
     if (found !== undefined) return found;
-    const value = rdp(event, order);
+    const value = curve(checkedOrder(order));
     known.set(order, value);
     return value;
   };

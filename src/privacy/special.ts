@@ -60,3 +60,9 @@ export const logExpm1 = (x: number): number => (x > 40 ? x : x + Math.log(-Math.
 
 /** log(1 − exp(x)) for x < 0. */
 export const log1mExp = (x: number): number => (x > -Math.LN2 ? Math.log(-Math.expm1(x)) : Math.log1p(-Math.exp(x)));
+
+/** log(exp(x) + exp(y)). */
+export function logAdd(x: number, y: number): number {
+  const high = Math.max(x, y);
+  return high === -Infinity ? high : high + Math.log1p(Math.exp(Math.min(x, y) - high));
+}

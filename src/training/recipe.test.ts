@@ -217,8 +217,6 @@ describe('resolveRecipe', () => {
     ['trainable', 'bias'],
     ['trainable', { lora: { rank: 8 } }],
     ['privacy.epsilon', [1, 2]],
-    ['privacy.accountant', 'pld'],
-    ['privacy.accountant', 'gdp'],
     ['privacy.sampling', 'truncated-poisson'],
     ['privacy.sampling', 'without-replacement'],
     ['privacy.noise', 'discrete'],

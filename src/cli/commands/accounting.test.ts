@@ -6,7 +6,7 @@ describe('epsilon and calibrate', () => {
 
   it('tell ε, δ and noise, each from the others', async () => {
     const spent = json(await ghostgrad(['epsilon', ...noise, '--delta', '1e-5', '--json'])) as { epsilon: number };
-    expect(Object.keys(spent).sort()).toEqual(['accountant', 'delta', 'epsilon']);
+    expect(Object.keys(spent).sort()).toEqual(['accountant', 'delta', 'epsilon', 'errorBound']);
     expect(spent).toMatchObject({ delta: 1e-5, accountant: 'rdp' });
     const back = json(await ghostgrad(['epsilon', ...noise, '--epsilon', String(spent.epsilon), '--json'])) as {
       delta: number;
@@ -26,7 +26,7 @@ describe('epsilon and calibrate', () => {
         '--json',
       ]),
     ) as { noiseMultiplier: number; epsilon: number };
-    expect(Object.keys(calibrated).sort()).toEqual(['accountant', 'delta', 'epsilon', 'noiseMultiplier']);
+    expect(Object.keys(calibrated).sort()).toEqual(['accountant', 'delta', 'epsilon', 'errorBound', 'noiseMultiplier']);
     expect(calibrated.noiseMultiplier).toBeCloseTo(1.23, 3);
     expect(calibrated.epsilon).toBeLessThanOrEqual(spent.epsilon);
   });
@@ -60,8 +60,8 @@ describe('epsilon and calibrate', () => {
     expect(await refused(['epsilon', ...noise, '--delta', '1e-5', '--epsilon', '1'])).toMatch('both given');
     for (const delta of ['0', '1', '-1', '2'])
       expect(await refused(['epsilon', ...noise, '--delta', delta])).toMatch('out of range');
-    expect(await refused(['epsilon', ...noise, '--delta', '1e-5', '--accountant', 'pld'])).toMatch(
-      /"pld" cannot be used.*not there yet/,
+    expect(await refused(['epsilon', ...noise, '--delta', '1e-5', '--accountant', 'exact-gaussian'])).toMatch(
+      'cannot account for this event',
     );
     expect(await refused(['epsilon', ...noise, '--delta', '1e-5', '--accountant', 'rpd'])).toMatch(
       'did you mean "rdp"?',

@@ -15,9 +15,9 @@ export const calibrate = define<CalibrationOptions>({
       .requiredOption('--steps <n>', 'number of steps', number)
       .option('--accountant <name>', accountantHelp, 'auto'),
   run: (_, options) => {
-    const { noiseMultiplier, epsilon, delta, accountant } = calibrated(options);
+    const { noiseMultiplier, epsilon, delta, accountant, errorBound } = calibrated(options);
     return {
-      json: { noiseMultiplier, epsilon, delta, accountant },
+      json: { noiseMultiplier, epsilon, delta, accountant, errorBound },
       text: facts({ 'noise multiplier': show(noiseMultiplier), 'ε': show(epsilon), 'δ': show(delta), accountant }),
     };
   },

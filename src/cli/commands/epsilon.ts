@@ -13,7 +13,7 @@ interface Options {
   readonly accountant: Accountant;
 }
 
-export const accountantHelp = 'auto, exact-gaussian (every step on all of the data) or rdp';
+export const accountantHelp = 'auto, pld, rdp, exact-gaussian (every step on all of the data), or gdp (an approximation that claims too little)';
 
 export const epsilon = define<Options>({
   name: 'epsilon',

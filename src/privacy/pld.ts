@@ -1,0 +1,238 @@
+import { type PrivacyEvent, showEvent } from './events.ts';
+import { gaussianDelta, gaussianEpsilon, gaussianMu, notPureGaussian } from './exact-gaussian.ts';
+import { type Directions, type Grid, type LossMass, losses, nodesOf, symmetric } from './loss-grid.ts';
+import { mergedLosses } from './loss-merged.ts';
+import { type LossPair, gaussianPair, laplacePair } from './loss-pair.ts';
+import { type Bracket, type LossSum, lossSum } from './loss-sum.ts';
+import { refusal, refuseMixedNeighbors } from './refusal.ts';
+
+/**
+ * The accountant of privacy loss distributions (Meiser & Mohammadi 2018; Koskela, Jälkö & Honkela 2020; Doroshenko et al.
+ * 2022): the losses of each release, rounded against us on a lattice, are summed by Fourier transform, in both directions
+ * of neighbours. A second lattice, rounded for us, bounds from below: its distance is the error bound.
+ */
+export interface LossAccount {
+  /** ε after the event was repeated `times` times, from above. */
+  epsilon(times: number, delta: number): number;
+  /** The same, and a bound of it from below. */
+  epsilonBounds(times: number, delta: number): Bracket;
+  deltaBounds(times: number, epsilon: number): Bracket;
+  /** How finely losses were taken for the last question. */
+  readonly grid: Settings | undefined;
+}
+
+/** How a question is computed. */
+export interface Settings extends Grid {
+  /** Mass that is cut off each release's losses at either end, and counts as lost. */
+  readonly tail: number;
+  /** The least δ that is asked for. */
+  readonly least: number;
+}
+
+/** A release that many steps make alike. */
+interface Source {
+  readonly noise: 'gaussian' | 'laplace';
+  readonly scale: number;
+  readonly rate: number;
+  /** Neighbours have a unit replaced, and samples a fixed size. */
+  readonly replaced: boolean;
+  readonly count: number;
+}
+
+interface Sources {
+  /** Σ σ⁻² of Gaussian noise on all of the data, which together is one release of such noise. */
+  readonly square: number;
+  readonly sources: readonly Source[];
+}
+
+/** Bounds of ε may be so far apart, relative to it. */
+const accuracy = 3e-4;
+
+/** The most points of a sum that accuracy is sought with. */
+const mostSize = 2 ** 19;
+
+/**
+ * Throws GhostgradError for an event that it does not know: it knows Gaussian and Laplace noise, on all of the data, on
+ * Poisson samples and on samples without replacement, and compositions of these. `grid` is used instead of one that is
+ * fine enough for the question.
+ */
+export function lossAccount(event: PrivacyEvent, grid?: Settings): LossAccount {
+  refuseMixedNeighbors('pld', event);
+  const known = sourcesOf(event);
+  let settled: (Sums & { readonly delta: number; readonly times: number }) | undefined;
+
+  const settle = (times: number, delta: number): Sums => {
+    if (grid !== undefined) return (settled ??= { ...sumsOf(known, times, grid), delta, times });
+    if (settled !== undefined && settled.times === times && settled.delta === delta) return settled;
+    settled = { ...settledSums(known, times, delta), delta, times };
+    return settled;
+  };
+  const only = known.sources.length === 0 ? Math.sqrt(known.square) : undefined;
+
+  return {
+    get grid() {
+      return settled?.settings;
+    },
+    epsilon: (times, delta) => {
+      if (times === 0) return 0;
+      if (only !== undefined) return gaussianEpsilon(only * Math.sqrt(times), delta);
+      // Fewer repetitions of one event are summed on the same lattice.
+      const reusable = settled !== undefined && settled.times >= times && settled.delta === delta && known.square === 0;
+      const sums = reusable && settled !== undefined ? settled : settle(times, delta);
+      return worst(sums.high, (sum) => sum.epsilon(countsOf(known, times), delta, 'high'));
+    },
+    epsilonBounds: (times, delta) => {
+      if (times === 0) return { low: 0, high: 0 };
+      if (only !== undefined) return exactly(gaussianEpsilon(only * Math.sqrt(times), delta));
+      return epsilonBounds(settle(times, delta), countsOf(known, times), delta);
+    },
+    deltaBounds: (times, epsilon) => {
+      if (times === 0) return { low: 0, high: 0 };
+      if (only !== undefined) return exactly(gaussianDelta(only * Math.sqrt(times), epsilon));
+      const counts = countsOf(known, times);
+      // The tail that may be cut off, and the lattice, depend on the answer.
+      let delta = 1e-9;
+      for (let pass = 0; pass < 8; pass++) {
+        const sums = settle(times, delta);
+        const high = worst(sums.high, (sum) => sum.delta(counts, epsilon).high);
+        if (high >= delta / 2 || delta < 1e-250) {
+          return { low: worst(sums.low(), (sum) => sum.delta(counts, epsilon).low), high };
+        }
+        delta = pass === 0 ? Math.max(high, 1e-40) : Math.max(1e-251, high === 0 ? 1e-251 : high * 0.9);
+      }
+      return { low: 0, high: delta };
+    },
+  };
+}
+
+const exactly = (value: number): Bracket => ({ low: value * (1 - 1e-12), high: value });
+
+const worst = (sums: readonly LossSum[], of: (sum: LossSum) => number): number => Math.max(...sums.map(of));
+
+const epsilonBounds = (sums: Sums, counts: readonly number[], delta: number): Bracket => ({
+  // Cells' losses are those of their nodes to within 1e-12 of a step.
+  low: worst(sums.low(), (sum) => sum.epsilon(counts, delta, 'low')) * (1 - 1e-9),
+  high: worst(sums.high, (sum) => sum.epsilon(counts, delta, 'high')),
+});
+
+/** The sums on one lattice, from above and, computed when asked for, from below. */
+interface Sums {
+  readonly settings: Settings;
+  readonly high: readonly LossSum[];
+  low(): readonly LossSum[];
+}
+
+/** How often each mass of {@link sumsOf} is drawn. */
+const countsOf = ({ square, sources }: Sources, times: number): readonly number[] => [
+  ...sources.map(({ count }) => count * times),
+  ...(square > 0 ? [1] : []),
+];
+
+function sumsOf({ square, sources }: Sources, times: number, settings: Settings): Sums {
+  const all = square > 0 ? [...sources, { ...wholeGaussian, scale: 1 / Math.sqrt(square * times) }] : sources;
+  const pairs = all.map((source) => ({ source, pair: pairOf(source, settings.tail) }));
+  const summed = (directions: (pair: LossPair, centred: boolean) => Directions, lost: boolean): LossSum[] => {
+    const each = pairs.map(({ source, pair }): Directions => {
+      const found = directions(pair, source.replaced);
+      if (!source.replaced) return found;
+      const both: LossMass = symmetric(found, lost ? pair.outside : 0);
+      return { remove: both, add: both };
+    });
+    const sums = [lossSum(each.map(({ remove }) => remove), settings.least)];
+    // Where every release looks alike from both neighbours, one direction says all.
+    if (all.some(({ replaced, rate }) => !replaced && rate < 1)) sums.push(lossSum(each.map(({ add }) => add), settings.least));
+    return sums;
+  };
+  let low: LossSum[] | undefined;
+  return {
+    settings,
+    high: summed((pair) => losses(pair, nodesOf(pair, settings, 0)), false),
+    low: () => (low ??= summed((pair, centred) => mergedLosses(pair, settings, centred), true)),
+  };
+}
+
+const wholeGaussian: Omit<Source, 'scale'> = { noise: 'gaussian', rate: 1, replaced: false, count: 1 };
+
+const pairOf = ({ noise, scale, rate }: Source, tail: number): LossPair =>
+  noise === 'gaussian' ? gaussianPair(scale, rate, tail) : laplacePair(scale, rate);
+
+/** Sums on the coarsest lattice whose bounds of ε at δ are as close as {@link accuracy}, or else on the finest. */
+function settledSums(known: Sources, times: number, delta: number): Sums {
+  const counts = countsOf(known, times);
+  const draws = counts.reduce((sum, count) => sum + count, 0);
+  const tail = Math.max(1e-290, (delta * 1e-7) / draws);
+  const range = Math.max(
+    ...known.sources.map((source) => {
+      const pair = pairOf(source, tail);
+      return pair.loss(pair.to) - pair.loss(pair.from);
+    }),
+  );
+  let settings: Settings = { step: range / 2048, resolution: 128, tail, least: delta };
+  const sizeOf = (sums: Sums): number => Math.max(...sums.high.map((sum) => sum.size(counts, delta)));
+  let sums = sumsOf(known, times, settings);
+  for (let pass = 0; pass < 8 && draws > 1; pass++) {
+    const size = sizeOf(sums);
+    const step = Math.max(range / 2 ** 16, settings.step * Math.min(64, Math.max(1 / 64, size / 2 ** 14)));
+    if ((size > 2 ** 13 && size < 2 ** 15) || Math.abs(step / settings.step - 1) < 0.1) break;
+    settings = { ...settings, step };
+    sums = sumsOf(known, times, settings);
+  }
+  let best = { sums, high: Infinity };
+  for (let pass = 0; pass < 6; pass++) {
+    const { low, high } = epsilonBounds(sums, counts, delta);
+    // Every lattice's bound holds; on a finer one it may be lost to rounding.
+    if (high < best.high || pass === 0) best = { sums, high };
+    const gap = (high - low) / high;
+    const size = sizeOf(sums);
+    if (!(gap > accuracy) || size >= mostSize / 2) break;
+    // The gap is of second order in the step, once losses are resolved.
+    const factor = Math.max(1 / 8, size / mostSize, 0.8 * Math.sqrt(accuracy / gap));
+    settings = { ...settings, step: settings.step * Math.min(0.7, factor), resolution: Math.min(1024, settings.resolution * 2) };
+    sums = sumsOf(known, times, settings);
+  }
+  return best.sums;
+}
+
+const expected =
+  'Gaussian or Laplace noise on all of the data, on Poisson samples or on samples without replacement, and compositions';
+
+/** The releases of `event`, those alike counted together. */
+function sourcesOf(event: PrivacyEvent): Sources {
+  let square = 0;
+  const found = new Map<string, Source>();
+  const add = (key: string, source: Source): void => {
+    const count = source.count + (found.get(key)?.count ?? 0);
+    found.set(key, { ...source, count });
+  };
+  const collect = (part: PrivacyEvent, count: number): void => {
+    if (count === 0) return;
+    switch (part.kind) {
+      case 'gaussian':
+      case 'gaussian-with-counts':
+        square += count * gaussianMu(part) ** 2;
+        return;
+      case 'laplace':
+        return add(showEvent(part), { noise: 'laplace', scale: part.scale, rate: 1, replaced: false, count });
+      case 'self-composed':
+        return collect(part.event, count * part.count);
+      case 'composed':
+        return part.events.forEach((e) => collect(e, count));
+      case 'poisson-sampled':
+      case 'sampled-without-replacement': {
+        const replaced = part.kind === 'sampled-without-replacement';
+        const rate = replaced ? part.sampleSize / part.datasetSize : part.rate;
+        if (rate === 1) return collect(part.event, count);
+        if (part.event.kind === 'laplace')
+          return add(showEvent(part), { noise: 'laplace', scale: part.event.scale, rate, replaced, count });
+        if (notPureGaussian(part.event) !== undefined) throw refusal('pld', part, expected);
+        const mu = gaussianMu(part.event);
+        if (mu > 0) add(`${part.kind}/${rate}/${mu}`, { noise: 'gaussian', scale: 1 / mu, rate, replaced, count });
+        return;
+      }
+      default:
+        throw refusal('pld', part, expected);
+    }
+  };
+  collect(event, 1);
+  return { square, sources: [...found.values()] };
+}
