@@ -107,7 +107,7 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
   const { epsilon: most, delta, accountant = 'auto' } = target;
   const name = resolveAccountant(accountant, eventAt(1));
   const answers = new Map<number, number>();
-  let like: Prepared | undefined;
+  let like: Prepared | undefined = undefined;
   const epsilonAt = (sigma: number): number => {
     const known = answers.get(sigma);
     if (known !== undefined) return known;
