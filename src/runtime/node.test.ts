@@ -88,6 +88,25 @@ describe('onnxruntimeEngine', () => {
     await session.release();
   });
 
+  it.each([1, 2])('keeps the zeros of a Pad before a MaxPool: %i on each side', async (pad) => {
+    const all = (n: number) => ({ type: 'ints', value: [n] } as const);
+    const [x, y] = [{ name: 'x', dtype: 'float32', shape: [1, 1, 3] }, { name: 'y', dtype: 'float32', shape: [1, 1, 2 + 2 * pad] }] as const;
+    const padded: TypedGraph = {
+      name: 'padded', opset: 21, metadata: {}, inputs: [x], outputs: [y],
+      initializers: new Map([['pads', int64([0, 0, pad, 0, 0, pad])]]),
+      types: new Map([['x', x], ['y', y], ['wide', { dtype: 'float32', shape: [1, 1, 3 + 2 * pad] }]]),
+      nodes: [
+        { op: 'Pad', domain: '', name: 'pad', inputs: ['x', 'pads'], outputs: ['wide'], attributes: { mode: { type: 'string', value: 'constant' } } },
+        { op: 'MaxPool', domain: '', name: 'pool', inputs: ['wide'], outputs: ['y'], attributes: { kernel_shape: all(2), strides: all(1) } },
+      ],
+    };
+    const session = await onnxruntimeEngine().compile(padded, { threads: 1 });
+    const { outputs } = await session.run({ x: float32([-1, -2, -3], [1, 1, 3]) });
+    const zeros = new Array<number>(pad).fill(0);
+    expect(Array.from(outputs['y']?.data as Float32Array)).toEqual([...zeros, -1, -2, ...zeros]);
+    await session.release();
+  });
+
   it('leaves the event loop free while it computes', async () => {
     const n = 700;
     const big: TypedGraph = { ...product, types: new Map(), inputs: [{ name: 'x', dtype: 'float32', shape: [n, n] }, { name: 'w', dtype: 'float32', shape: [n, n] }], outputs: [{ name: 'y', dtype: 'float32', shape: [n, n] }] };

@@ -20,6 +20,8 @@ export async function createSession({ model, threads, profile, unread }) {
     enableMemPattern: false,
     // One level higher convolutions with constant kernels are laid out anew, which costs more memory than it saves time.
     graphOptimizationLevel: 'extended',
+    // It gives the zeros of a Pad to the MaxPool that follows, which takes its own padding for -∞: another result.
+    extra: { optimization: { disable_specified_optimizers: 'Pad_Fusion' } },
     logSeverityLevel: 3,
     ...(profile !== undefined && { enableProfiling: true, profileFilePrefix: profile }),
   });
