@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { TypedGraph } from '../graph/ir.ts';
-import { float32, int64 } from '../tensor/tensor.ts';
+import { type TensorType, float32, int64 } from '../tensor/tensor.ts';
 import { onnxruntimeEngine } from './node.ts';
 
 const product: TypedGraph = {
@@ -94,7 +94,7 @@ describe('onnxruntimeEngine', () => {
     const padded: TypedGraph = {
       name: 'padded', opset: 21, metadata: {}, inputs: [x], outputs: [y],
       initializers: new Map([['pads', int64([0, 0, pad, 0, 0, pad])]]),
-      types: new Map([['x', x], ['y', y], ['wide', { dtype: 'float32', shape: [1, 1, 3 + 2 * pad] }]]),
+      types: new Map<string, TensorType>([['x', x], ['y', y], ['wide', { dtype: 'float32', shape: [1, 1, 3 + 2 * pad] }]]),
       nodes: [
         { op: 'Pad', domain: '', name: 'pad', inputs: ['x', 'pads'], outputs: ['wide'], attributes: { mode: { type: 'string', value: 'constant' } } },
         { op: 'MaxPool', domain: '', name: 'pool', inputs: ['wide'], outputs: ['y'], attributes: { kernel_shape: all(2), strides: all(1) } },
