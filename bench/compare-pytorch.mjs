@@ -5,9 +5,10 @@
 // not installed there, or do not take the model, are left out with their message on stderr.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
+import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { warmUpRounds } from '../dist/bench/measure.js';
+import { pauseMs, warmUpRounds } from '../dist/bench/measure.js';
 import { startChild } from '../dist/bench/process.js';
 import { median } from '../dist/bench/statistics.js';
 
@@ -78,6 +79,7 @@ for (const [name, start] of Object.entries(contestants)) running[name] = await s
 const times = Object.fromEntries(Object.keys(contestants).map((name) => [name, []]));
 for (let round = -warmUpRounds; round < rounds; round++) {
   for (const [name, child] of Object.entries(running)) {
+    await setTimeout(pauseMs);
     const { ms } = await child.run();
     if (round >= 0) times[name].push(ms);
   }

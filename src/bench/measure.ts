@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises';
 import { type Child, startChild } from './process.ts';
 import type { BenchJob, JobFacts } from './workload.ts';
 
@@ -26,6 +27,9 @@ export async function measureMemory(jobs: Jobs, fresh: number = freshProcesses):
 /** Until then a process asks the system for memory in every step, which can take longer than the arithmetic. */
 export const warmUpRounds = 4;
 
+/** Idle time before a run, in ms: threads of the run before, another process's, spin for a while in the hope of work. */
+export const pauseMs = 50;
+
 export interface Timed {
   readonly facts: JobFacts;
   /** Milliseconds of each round, in the order of the rounds, which are the same for all jobs. */
@@ -45,6 +49,7 @@ export async function measureTime(
     const times = mapValues(jobs, (): number[] => []);
     for (let round = 1 - warmUpRounds; round <= rounds; round++) {
       for (const [name, child] of Object.entries(children)) {
+        await setTimeout(pauseMs);
         const { ms } = await child.run();
         if (round > 0) times[name]!.push(ms);
       }
