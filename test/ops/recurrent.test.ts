@@ -16,8 +16,9 @@ const kinds = {
 } as const;
 type Op = keyof typeof kinds;
 
-const smooth = ['Tanh', 'Sigmoid', 'Affine', 'ScaledTanh', 'Softsign', 'Softplus'];
-const kinked = ['Elu', 'Relu', 'LeakyRelu', 'ThresholdedRelu', 'HardSigmoid'];
+const smooth = ['Tanh', 'Sigmoid', 'Affine', 'ScaledTanh', 'Softplus'];
+/** Differences say nothing near a kink of the function, or, as Softsign has one, of its slope. */
+const kinked = ['Softsign', 'Elu', 'Relu', 'LeakyRelu', 'ThresholdedRelu', 'HardSigmoid'];
 
 /** A layer with every option that ONNX has for it. */
 interface Layer {
