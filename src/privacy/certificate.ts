@@ -5,6 +5,7 @@ import { allocations, noiseDeviations } from './allocation.ts';
 import { type PrivacyEvent, composed, parseEvent } from './events.ts';
 import { type Groups, samePartition } from './groups.ts';
 import { type PrivacyPlan, eventOf } from './plan.ts';
+import { samplingWords, samplings } from './sampling.ts';
 
 const eventSchema = z.custom<PrivacyEvent>((value) => {
   try {
@@ -31,10 +32,12 @@ export const certificateSchema = z.strictObject({
   neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']),
   neighborsMeaning: z.string(),
   sampling: z.strictObject({
-    name: z.enum(['poisson', 'full-batch']),
+    name: z.enum(samplings),
     sampleRate: positive.max(1),
     expectedBatchSize: positive,
     datasetSize: z.int().positive(),
+    /** What larger draws were cut to; null where none are cut. */
+    maxBatchSize: z.int().positive().nullable(),
   }),
   clipping: z.strictObject({
     /** How the parameters were parted into groups, e.g. `per-layer`. */
@@ -160,6 +163,7 @@ export function certificate(options: CertificateOptions): Certificate {
       sampleRate: plan.sampleRate,
       expectedBatchSize: plan.batchSize,
       datasetSize: plan.datasetSize,
+      maxBatchSize: plan.maxBatchSize,
     },
     clipping: {
       style,
@@ -198,9 +202,8 @@ export function certificate(options: CertificateOptions): Certificate {
 
 function mechanismOf({ sampling, adaptive, groups }: PrivacyPlan): string {
   const gradients =
-    sampling === 'poisson'
-      ? 'DP-SGD: Poisson-sampled Gaussian mechanism on sums of clipped per-example gradients'
-      : 'noisy gradient descent: Gaussian mechanism on full-batch sums of clipped per-example gradients';
+    `${sampling === 'full-batch' ? 'noisy gradient descent' : 'DP-SGD'}: ${samplingWords(sampling)} Gaussian mechanism on ` +
+    'sums of clipped per-example gradients';
   if (adaptive === null) return gradients;
   return (
     `${gradients}, and on ${groups.length === 1 ? 'the count' : `${groups.length} counts`} of gradients within the ` +

@@ -25,16 +25,9 @@ export {
   truncatedPoissonSampled,
 } from './events.ts';
 export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity, withNorms } from './groups.ts';
-export {
-  type Neighbors,
-  type Noise,
-  type PrivacyPlan,
-  type PrivacyPlanOptions,
-  type Sampling,
-  eventOf,
-  privacyPlan,
-} from './plan.ts';
+export { type Noise, type PrivacyPlan, type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
 export { type AdaptiveThresholds } from './quantiles.ts';
+export { type Neighbors, type Sampling, checkRows, defaultNeighbors, hasFixedSize, samplings, supportedNeighbors, supportedSampling } from './sampling.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';
 export { type Certificate, type CertificateOptions, certificate, certificateSchema } from './certificate.ts';
 export { nextGroups } from './thresholds.ts';

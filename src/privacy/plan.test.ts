@@ -5,7 +5,8 @@ import { type Allocation, noiseDeviations } from './allocation.ts';
 import { calibrate } from './calibrate.ts';
 import { gaussian, poissonSampled } from './events.ts';
 import { flatGroup, groupsOf } from './groups.ts';
-import { type Neighbors, type Noise, type PrivacyPlanOptions, type Sampling, eventOf, privacyPlan } from './plan.ts';
+import { type Noise, type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
+import type { Neighbors, Sampling } from './sampling.ts';
 
 const base: PrivacyPlanOptions = {
   datasetSize: 60_000,
@@ -169,8 +170,14 @@ describe('privacy plan', () => {
       [{ rho: -1 }, 'rho is out of range'],
       [{ accountant: 'exact-gaussian' }, 'exact-gaussian accountant cannot account'],
       [{ accountant: 'rdpp' as Accountant }, /did you mean "rdp"/],
-      [{ sampling: 'truncated-poisson' }, 'sampling "truncated-poisson" cannot be used'],
-      [{ sampling: 'without-replacement' }, 'sampling "without-replacement" cannot be used'],
+      [{ sampling: 'shuffle' as Sampling }, 'sampling "shuffle" cannot be used'],
+      [{ sampling: 'balls-in-bins' as Sampling }, 'no accountant here covers it'],
+      [{ sampling: 'without-replacement', neighbors: 'add-remove' }, 'neighbors "add-remove" cannot be used'],
+      [{ sampling: 'without-replacement', neighbors: 'zero-out' }, 'neighbors "zero-out" cannot be used'],
+      [{ sampling: 'without-replacement', batchSize: 511.5 }, 'a batch of fixed size is a whole number'],
+      [{ sampling: 'truncated-poisson', maxBatchSize: 511 }, 'maxBatchSize is below the batch size'],
+      [{ sampling: 'truncated-poisson', maxBatchSize: 600.5 }, 'maxBatchSize is out of range'],
+      [{ maxBatchSize: 600 }, 'maxBatchSize without truncated sampling'],
       [{ sampling: 'poison' as Sampling }, /did you mean "poisson"/],
       [{ sampling: 'full-batch' }, 'full-batch sampling with a smaller batch'],
       [{ neighbors: 'replace-one' }, 'neighbors "replace-one" cannot be used with sampling "poisson"'],

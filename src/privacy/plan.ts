@@ -1,23 +1,17 @@
 import { GhostgradError } from '../errors.ts';
-import { poissonSample } from '../random/poisson.ts';
 import { type Ratchet, type StepKeys, ratchet } from '../random/ratchet.ts';
 import { unknownName } from '../suggest.ts';
 import { type Accountant, type AccountantName, isApproximate, prepareAccountant, resolved } from './accountant.ts';
 import { type Allocation, type NoiseScale, checkAllocation } from './allocation.ts';
-import { calibrate } from './calibrate.ts';
+import { calibrateNoise } from './calibrate.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
-import { type PrivacyEvent, gaussian, poissonSampled, selfComposed } from './events.ts';
+import { type PrivacyEvent, gaussian, selfComposed } from './events.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
 import { type AdaptiveThresholds, checkAdaptive, splitBudget } from './quantiles.ts';
-
-/** How the examples of a step are drawn. */
-export type Sampling = 'poisson' | 'full-batch' | 'truncated-poisson' | 'without-replacement';
-
-/**
- * What differs between two neighbouring data sets: one example more (`add-remove`), one replaced by an example whose
- * gradient is 0 (`zero-out`), or one replaced by any other (`replace-one`).
- */
-export type Neighbors = 'add-remove' | 'zero-out' | 'replace-one';
+import {
+  type Draw, type Neighbors, type Sampling, checkDraw, checkTruncation, defaultNeighbors, drawn, leastMaxBatchSize, sampledEvent, supportedNeighbors,
+  supportedSampling,
+} from './sampling.ts';
 
 /** Where the noise lives: real numbers rounded to floats, or an integer grid. */
 export type Noise = 'float' | 'discrete';
@@ -25,7 +19,10 @@ export type Noise = 'float' | 'discrete';
 export interface PrivacyPlanOptions {
   /** Number of examples, taken to be public: N of the sample rate and of the normaliser. */
   readonly datasetSize: number;
-  /** Expected number of examples in a step, at most N and not necessarily whole; N itself under `full-batch`. */
+  /**
+   * Expected number of examples in a step, at most N and not necessarily whole; N itself under `full-batch`, and whole under
+   * `without-replacement`.
+   */
   readonly batchSize: number;
   readonly steps: number;
   /** The ε not to be exceeded; give it or `noiseMultiplier`. */
@@ -37,7 +34,12 @@ export interface PrivacyPlanOptions {
   readonly accountant?: Accountant | undefined;
   /** Default `poisson`. */
   readonly sampling?: Sampling | undefined;
-  /** Default `add-remove`. */
+  /**
+   * The most examples of a step, under `truncated-poisson` alone. Default: the least size at which cutting draws to it
+   * costs at most a thousandth of δ.
+   */
+  readonly maxBatchSize?: number | undefined;
+  /** Default `add-remove`; under `without-replacement`, `replace-one`. */
   readonly neighbors?: Neighbors | undefined;
   /** Default `float`; `discrete` is refused until it exists. */
   readonly noise?: Noise | undefined;
@@ -80,7 +82,9 @@ export interface PrivacyPlan extends NoiseScale {
   /** How far above the true one it is at most; null where the accountant does not know. */
   readonly errorBound: number | null;
   readonly accountant: AccountantName;
-  readonly sampling: 'poisson' | 'full-batch';
+  readonly sampling: Sampling;
+  /** The most examples of a step; null where draws are not truncated. */
+  readonly maxBatchSize: number | null;
   readonly neighbors: Neighbors;
   readonly noise: 'float';
   /** With the thresholds of the first step. */
@@ -130,9 +134,10 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   checkDelta(delta);
   if (!(rho >= 0 && rho < 1)) throw outOfRange('rho', rho, 'at least 0 and less than 1');
   const sampling = supportedSampling(options.sampling ?? 'poisson');
-  const neighbors = supportedNeighbors(options.neighbors ?? 'add-remove', sampling);
+  const neighbors = supportedNeighbors(options.neighbors ?? defaultNeighbors(sampling), sampling);
   refuseDiscrete(options.noise ?? 'float');
-  const sampleRate = sampleRateOf(batchSize, datasetSize, sampling);
+  const untruncated: Draw = { batchSize, datasetSize, maxBatchSize: options.maxBatchSize ?? null };
+  checkDraw(sampling, untruncated);
   const groups = groupsOf(options.groups);
   const clippingNorm = sensitivity(groups);
   const { allocation = 'global', adaptive } = options;
@@ -140,8 +145,11 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   if (adaptive !== undefined) checkAdaptive(adaptive, groups);
 
   const units = neighbors === 'replace-one' ? 2 : 1;
-  const noiseMultiplier = noiseMultiplierOf(options, { sampleRate, units, accountant });
-  const event = poissonSampled(sampleRate, gaussian(noiseMultiplier / units));
+  const draw = truncatedWhere(sampling === 'truncated-poisson', untruncated, { ...options, units });
+  checkTruncation(draw, { steps, delta });
+  const stepAt = (sigma: number): PrivacyEvent => sampledEvent(sampling, draw, gaussian(sigma / units));
+  const noiseMultiplier = noiseMultiplierOf(options, stepAt);
+  const event = stepAt(noiseMultiplier);
   const prepared = prepareAccountant(event, accountant);
   const { value, errorBound } = prepared.epsilonBounded(steps, delta);
   const epsilon = resolved(value);
@@ -153,7 +161,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const plan: Omit<PrivacyPlan, typeof planBrand> = {
     datasetSize,
     batchSize,
-    sampleRate,
+    sampleRate: batchSize / datasetSize,
     steps,
     noiseMultiplier,
     delta,
@@ -161,6 +169,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     errorBound,
     accountant: prepared.name,
     sampling,
+    maxBatchSize: draw.maxBatchSize,
     neighbors,
     noise: 'float',
     groups,
@@ -178,7 +187,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     draw: (keys, rows = datasetSize) => {
       if (keys.seeded !== seeded)
         throw new GhostgradError({ what: 'keys from another ratchet than the privacy plan started' });
-      return keys.sampling.use((streamOf) => poissonSample(rows, sampleRate, streamOf('poisson')));
+      return keys.sampling.use((streamOf) => drawn(sampling, draw, rows, streamOf));
     },
     spent: (stepsDone) => {
       if (!(Number.isSafeInteger(stepsDone) && stepsDone >= 0 && stepsDone <= steps)) {
@@ -201,12 +210,7 @@ export function assertPlan(plan: PrivacyPlan): void {
 export const eventOf = (plan: PrivacyPlan, steps: number): PrivacyEvent => selfComposed(plan.event, steps);
 
 function noiseMultiplierOf(
-  { epsilon, noiseMultiplier, delta, steps }: PrivacyPlanOptions,
-  {
-    sampleRate,
-    units,
-    accountant,
-  }: { readonly sampleRate: number; readonly units: number; readonly accountant: Accountant },
+  { epsilon, noiseMultiplier, delta, steps, accountant }: PrivacyPlanOptions, stepAt: (sigma: number) => PrivacyEvent,
 ): number {
   if (noiseMultiplier !== undefined && epsilon !== undefined) {
     throw new GhostgradError({
@@ -230,56 +234,18 @@ function noiseMultiplierOf(
     });
   }
   checkEpsilon(epsilon);
-  return units * calibrate({ epsilon, delta, sampleRate, steps, accountant }).noiseMultiplier;
+  return calibrateNoise(stepAt, steps, { epsilon, delta, accountant });
 }
 
-function sampleRateOf(batchSize: number, datasetSize: number, sampling: 'poisson' | 'full-batch'): number {
-  if (!(batchSize > 0 && batchSize <= datasetSize)) {
-    throw outOfRange('batchSize', batchSize, `more than 0 and at most the ${datasetSize} examples`);
-  }
-  if (sampling === 'full-batch' && batchSize !== datasetSize) {
-    throw new GhostgradError({
-      what: 'full-batch sampling with a smaller batch',
-      where: 'batchSize',
-      found: String(batchSize),
-      expected: `all ${datasetSize} examples`,
-      fix: `batchSize: ${datasetSize}, or sampling: poisson`,
-    });
-  }
-  return batchSize / datasetSize;
-}
-
-const samplings: { readonly [S in Sampling]: true | string } = {
-  'poisson': true,
-  'full-batch': true,
-  'truncated-poisson': 'cutting a draw short changes its distribution, and no accountant here covers that yet',
-  'without-replacement': 'batches of a fixed size are not Poisson draws, and no accountant here covers them yet',
-};
-
-function supportedSampling(name: Sampling): 'poisson' | 'full-batch' {
-  if (!Object.hasOwn(samplings, name))
-    throw unknownName('sampling', String(name), Object.keys(samplings), 'privacy.sampling');
-  if (name === 'poisson' || name === 'full-batch') return name;
-  throw new GhostgradError({
-    what: `sampling "${name}" cannot be used: ${samplings[name]}`,
-    where: 'privacy.sampling',
-    expected: 'poisson or full-batch',
-    fix: 'sampling: poisson',
-  });
-}
-
-function supportedNeighbors(name: Neighbors, sampling: 'poisson' | 'full-batch'): Neighbors {
-  const all: readonly Neighbors[] = ['add-remove', 'zero-out', 'replace-one'];
-  if (!all.includes(name)) throw unknownName('neighbouring relation', String(name), all, 'privacy.neighbors');
-  if (name === 'replace-one' && sampling === 'poisson') {
-    throw new GhostgradError({
-      what: 'neighbors "replace-one" cannot be used with sampling "poisson": no accountant here covers the pair',
-      where: 'privacy.neighbors',
-      expected: 'add-remove or zero-out, or sampling full-batch',
-      fix: 'neighbors: add-remove (any (ε, δ) of it gives (2ε, (1 + e^ε)·δ) under replace-one)',
-    });
-  }
-  return name;
+/** `draw`, with the default size to cut it to where it is to be cut and names none. */
+function truncatedWhere(
+  isTruncated: boolean, draw: Draw,
+  { steps, delta, epsilon, noiseMultiplier, accountant, units }: PrivacyPlanOptions & { readonly units: number },
+): Draw {
+  if (!isTruncated || draw.maxBatchSize !== null) return draw;
+  const spent = epsilon ?? prepareAccountant(
+    sampledEvent('poisson', draw, gaussian((noiseMultiplier ?? 1) / units)), accountant).epsilon(steps, delta);
+  return { ...draw, maxBatchSize: leastMaxBatchSize(draw, { steps, delta, epsilon: spent }) };
 }
 
 function refuseDiscrete(noise: Noise): void {

@@ -217,8 +217,6 @@ describe('resolveRecipe', () => {
     ['trainable', 'bias'],
     ['trainable', { lora: { rank: 8 } }],
     ['privacy.epsilon', [1, 2]],
-    ['privacy.sampling', 'truncated-poisson'],
-    ['privacy.sampling', 'without-replacement'],
     ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
   ])('knows that %s: %j is not available yet', (path, value) => {

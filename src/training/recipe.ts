@@ -12,6 +12,7 @@ import {
   buildSchedule,
 } from '../optimizers/index.ts';
 import { parseWith } from '../parse.ts';
+import { defaultNeighbors, samplings, supportedNeighbors, supportedSampling } from '../privacy/index.ts';
 import { showValue, unknownName } from '../suggest.ts';
 import { checkClipping, clippingSchema } from './clipping.ts';
 import { type LossName, isLoss, lossNames } from './loss.ts';
@@ -37,8 +38,11 @@ const privacySchema = z.strictObject({
   noiseMultiplier: z.number().positive().optional(),
   delta: z.number().gt(0).lt(1),
   accountant: z.enum(['auto', 'pld', 'rdp', 'gdp', 'exact-gaussian']).default('auto'),
-  sampling: z.enum(['poisson', 'full-batch']).default('poisson'),
-  neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']).default('add-remove'),
+  sampling: z.enum(samplings).default('poisson'),
+  // The most examples of a step under truncated-poisson.
+  maxBatchSize: count.optional(),
+  // Where none is named, the sampling's own: {@link resolveRecipe}.
+  neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']).optional(),
   noise: z.enum(['float']).default('float'),
   unit: z.enum(['example']).default('example'),
 });
@@ -103,10 +107,13 @@ export type RecipeInput = Omit<z.input<typeof recipeSchema>, 'training'> & {
 };
 
 /** A complete recipe: every option has a value that was checked, apart from what only the data can tell. */
-export type Recipe = z.output<typeof recipeSchema>;
+export type Recipe = Omit<z.output<typeof recipeSchema>, 'privacy'> & { readonly privacy: 'none' | PrivacyRecipe };
 
 /** The privacy options of a recipe that has any. */
-export type PrivacyRecipe = z.output<typeof privacySchema>;
+export type PrivacyRecipe = ReturnType<typeof withNeighbors>;
+
+const withNeighbors = (privacy: z.output<typeof privacySchema>) =>
+  ({ ...privacy, neighbors: supportedNeighbors(privacy.neighbors ?? defaultNeighbors(privacy.sampling), privacy.sampling) });
 
 /**
  * The recipe with all defaults filled in.
@@ -125,6 +132,8 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
     });
   }
   refuseLater(raw, file);
+  const { privacy: raws } = raw;
+  if (isMapping(raws) && typeof raws['sampling'] === 'string') supportedSampling(raws['sampling'], `${file}: privacy.sampling`);
   const recipe = parseWith(recipeSchema, raw, file, fixOf);
   const { optimizer, schedule } = recipe.training;
   checkModel(recipe.model, `${file}: model`);
@@ -136,6 +145,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   buildSchedule(schedule as ScheduleName, 100);
   return {
     ...recipe,
+    privacy: recipe.privacy === 'none' ? 'none' : withNeighbors(recipe.privacy),
     training: { ...recipe.training, optimizer: { ...optimizer, ...buildOptimizer(optimizer).options } },
     // Without clipping there are no norms to compute.
     performance: { ...recipe.performance, mode: recipe.privacy === 'none' ? 'non-private' : recipe.performance.mode },
@@ -165,7 +175,7 @@ function checkModel(model: ModelReference, where: string): void {
 /** Whether a model's text is a path and not the name of a builder. */
 export const isModelFile = (model: string): model is `${string}.onnx` => model.toLowerCase().endsWith('.onnx');
 
-function checkLength({ training, privacy }: Recipe, file: string): void {
+function checkLength({ training, privacy }: z.output<typeof recipeSchema>, file: string): void {
   const { epochs, steps, batchSize } = training;
   if ((epochs === undefined) === (steps === undefined)) {
     throw new GhostgradError({
@@ -186,7 +196,7 @@ function checkLength({ training, privacy }: Recipe, file: string): void {
 }
 
 /** Sums that are formed layer by layer cannot wait for a norm over several layers. */
-function checkMode({ performance: { mode }, clipping: { style } }: Recipe, file: string): void {
+function checkMode({ performance: { mode }, clipping: { style } }: z.output<typeof recipeSchema>, file: string): void {
   if (mode !== 'per-layer' || style === 'per-layer' || style === 'per-parameter') return;
   throw new GhostgradError({
     what: 'mode per-layer clips each layer by itself', where: `${file}: performance.mode`, found: `clipping.style ${style}`,
@@ -194,7 +204,7 @@ function checkMode({ performance: { mode }, clipping: { style } }: Recipe, file:
   });
 }
 
-function checkPrivacy({ epsilon, noiseMultiplier }: PrivacyRecipe, mode: Mode, file: string): void {
+function checkPrivacy({ epsilon, noiseMultiplier }: z.output<typeof privacySchema>, mode: Mode, file: string): void {
   if (mode === 'non-private') {
     throw new GhostgradError({
       what: 'mode non-private in a private run',
@@ -251,7 +261,6 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['loss', is('causal-lm'), lossNames.filter((name) => name !== 'causal-lm').join(', ')],
   ['trainable', (value) => is('head', 'bias')(value) || isMapping(value), 'all, or patterns of parameter names'],
   ['privacy.epsilon', Array.isArray, 'one number'],
-  ['privacy.sampling', is('truncated-poisson', 'without-replacement'), 'poisson or full-batch'],
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
 ];

@@ -175,6 +175,26 @@ describe('a run', () => {
     expect(openModel(join(output, 'model.onnx')).metadata['ghostgrad.privacy']).toBe('none: trained without privacy');
   });
 
+  it.each(['without-replacement', 'truncated-poisson'] as const)('draws and accounts for batches %s', async (sampling) => {
+    const run = await prepare(recipe({ privacy: { epsilon: 8, delta: 1e-4, sampling }, training: shorter(3, { seed: 1 }) }));
+    const sizes: number[] = [];
+    for await (const { uncovered } of run.steps()) sizes.push(uncovered.drawn);
+    const { sampling: certified, epsilon, event, neighbors } = run.certificate()!;
+    await run.release();
+    if (sampling === 'without-replacement') expect(sizes).toEqual([50, 50, 50]);
+    else expect(Math.max(...sizes)).toBeLessThanOrEqual(certified.maxBatchSize!);
+    expect(certified).toMatchObject({ name: sampling, expectedBatchSize: 50, maxBatchSize: run.plan!.maxBatchSize });
+    expect(neighbors).toBe(sampling === 'without-replacement' ? 'replace-one' : 'add-remove');
+    expect(epsilonOf(event, 1e-4).epsilon).toBeCloseTo(epsilon, 9);
+    expect(certificateSchema.safeParse(run.certificate()).success).toBe(true);
+  });
+
+  it('refuses a declared size that the draws would not be accounted for at', async () => {
+    const data = { train: blobs(), size: 60 };
+    const privacy = { epsilon: 8, delta: 1e-4, sampling: 'without-replacement' } as const;
+    await expect(prepare(recipe({ data, privacy }))).rejects.toThrow('cannot be sampled as the privacy plan says');
+  });
+
   it('takes all of the data at every step under full-batch sampling, accounted for exactly', async () => {
     const { batchSize: _, ...training } = shorter(2);
     const run = await prepare(recipe({ privacy: { epsilon: 2, delta: 1e-4, sampling: 'full-batch' }, training }));

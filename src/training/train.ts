@@ -4,7 +4,7 @@ import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
-import { type Certificate, type Groups, type PrivacyPlan, certificate, privacyPlan } from '../privacy/index.ts';
+import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, hasFixedSize, privacyPlan } from '../privacy/index.ts';
 import { type Ledger, createLedger } from '../privacy/ledger.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
@@ -133,6 +133,8 @@ export async function prepare(
           allocation: recipe.clipping.allocation,
           adaptive: adaptiveOf(recipe.clipping),
         });
+
+  if (plan !== null) checkRows(plan.sampling, datasetSize, data.size);
 
   const { program, reason } = await compiled(analysis, recipe, {
     mode: recipe.performance.mode,
@@ -285,7 +287,7 @@ async function compiled(
   // The size shows in the last bits of a sum, and what is measured is never quite the same again.
   if (seed !== undefined) return at(Math.min(defaultMicroBatch, Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
   // A Poisson draw is of the expected size, give or take its root.
-  const isFixed = privacy !== 'none' && privacy.sampling === 'full-batch';
+  const isFixed = privacy !== 'none' && hasFixedSize(privacy.sampling);
   return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, memoryMiB });
 }
 
