@@ -5,6 +5,11 @@ export interface Group {
   readonly name: string;
   /** The threshold C_k: L2 norm that one privacy unit's gradient of this group is clipped to. */
   readonly norm: number;
+  /**
+   * The quantile of the norms as estimated so far, under adaptive thresholds: C_k before it was brought to a joint norm.
+   * Default: C_k.
+   */
+  readonly estimate?: number | undefined;
   readonly parameters: readonly string[];
   /** d_k: trainable numbers in all of the parameters together. */
   readonly size: number;
@@ -26,15 +31,15 @@ export function groupsOf(groups: readonly Group[]): Groups {
     throw new GhostgradError({ what: 'no clipping group', expected: 'at least one group of parameters' });
   const names = new Set<string>();
   const owner = new Map<string, string>();
-  for (const { name, norm, parameters, size } of groups) {
+  for (const { name, norm, estimate = norm, parameters, size } of groups) {
     const where = `clipping group "${name}"`;
     if (names.has(name)) throw new GhostgradError({ what: 'two clipping groups of one name', where });
     names.add(name);
-    if (!(norm > 0 && Number.isFinite(norm))) {
+    if (!(norm > 0 && Number.isFinite(norm) && estimate > 0 && Number.isFinite(estimate))) {
       throw new GhostgradError({
         what: 'clipping norm out of range',
         where,
-        found: String(norm),
+        found: String(norm > 0 && Number.isFinite(norm) ? estimate : norm),
         expected: 'a finite number above 0',
         fix: 'without a finite clipping norm there is no bound that noise could be scaled to',
       });
@@ -62,22 +67,25 @@ export function groupsOf(groups: readonly Group[]): Groups {
     }
   }
   return Object.freeze(
-    groups.map(({ name, norm, parameters, size }) =>
-      Object.freeze({ name, norm, parameters: Object.freeze([...parameters]), size }),
+    groups.map(({ name, norm, estimate = norm, parameters, size }) =>
+      Object.freeze({ name, norm, estimate, parameters: Object.freeze([...parameters]), size }),
     ),
   );
 }
 
-/** The same partition with other thresholds, in the order of the groups. Throws GhostgradError as {@link groupsOf}. */
-export function withNorms(groups: Groups, norms: readonly number[]): Groups {
-  if (norms.length !== groups.length) {
+/**
+ * The same partition with other thresholds and the estimates that they come from, in the order of the groups.
+ * Throws GhostgradError as {@link groupsOf}.
+ */
+export function withNorms(groups: Groups, norms: readonly number[], estimates = norms): Groups {
+  if (norms.length !== groups.length || estimates.length !== groups.length) {
     throw new GhostgradError({
       what: 'thresholds and clipping groups differ in number',
       found: String(norms.length),
       expected: String(groups.length),
     });
   }
-  return groupsOf(groups.map((group, k) => ({ ...group, norm: norms[k] ?? NaN })));
+  return groupsOf(groups.map((group, k) => ({ ...group, norm: norms[k] ?? NaN, estimate: estimates[k] ?? NaN })));
 }
 
 /** Whether two partitions are one: names, parameters and sizes alike and in the same order, whatever the thresholds. */

@@ -4,8 +4,8 @@ import type { Groups } from './groups.ts';
 
 /**
  * Clipping thresholds that follow a quantile of the gradient norms (Andrew et al. 2021 for one group, He et al. 2022 for
- * several): after every step, C_k ← C_k·exp(−η·(f_k − q)) with f_k the noised fraction of the step's units whose
- * gradient of group k was within C_k.
+ * several): after every step, e_k ← e_k·exp(−η·(f_k − q)) with f_k the noised fraction of the step's units whose
+ * gradient of group k was within e_k, and C_k = e_k, or all e_k scaled to a joint norm.
  */
 export interface AdaptiveThresholds {
   /** q: the fraction of units that the thresholds shall be above, in (0, 1). */
@@ -14,7 +14,7 @@ export interface AdaptiveThresholds {
   readonly learningRate: number;
   /** r: the share of the privacy budget (of σ⁻²) that the counts take, in (0, 1). */
   readonly budgetFraction: number;
-  /** Thresholds are brought to √Σ C_k² = rescaleTo after each update, which leaves them their ratios; null: not. */
+  /** The thresholds are the estimates brought to √Σ C_k² = rescaleTo, which leaves them their ratios; null: the estimates. */
   readonly rescaleTo: number | null;
 }
 
@@ -56,7 +56,7 @@ export const splitBudget = (
 });
 
 /**
- * For each group Σ over the units of ½ where the unit's norm is within the group's threshold, else −½. Shifted so,
+ * For each group Σ over the units of ½ where the unit's norm is within the group's estimate, else −½. Shifted so,
  * every unit moves each count by exactly ½, whatever its gradient: a norm that is not a number counts as −½, and without
  * units the counts are 0.
  *
@@ -71,7 +71,7 @@ export function countsWithin(norms: Float32Array, groups: Groups): Float64Array 
       expected: `one for each unit and each of ${groups.length} groups`,
     });
   }
-  const thresholds = groups.map(({ norm }) => norm);
+  const thresholds = groups.map(({ norm, estimate = norm }) => estimate);
   return Float64Array.from(thresholds, (threshold, k) => {
     let count = 0;
     for (let i = k; i < norms.length; i += thresholds.length) count += norms[i]! <= threshold ? 0.5 : -0.5;

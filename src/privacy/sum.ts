@@ -15,7 +15,7 @@ declare const privatisedBrand: unique symbol;
 /**
  * The sum over the drawn privacy units of their clipped gradients, with the bound that makes it safe to noise:
  * each unit contributes at most C_k·(1 + rho) in L2 norm to group k. The values are sealed in it, and with them, for
- * adaptive thresholds, the counts of units within C_k: the one way out is {@link privatise}, once.
+ * adaptive thresholds, the counts of units within the groups' estimates: the one way out is {@link privatise}, once.
  */
 export interface ClippedSum {
   readonly [clippedBrand]: true;
@@ -36,7 +36,7 @@ export interface Privatised {
   readonly groups: Groups;
   /**
    * Under adaptive thresholds, for each group the noised fraction of the expected batch whose gradient was within the
-   * threshold, in [0, 1]; null under fixed ones.
+   * estimate, in [0, 1]; null under fixed ones.
    */
   readonly fractions: readonly number[] | null;
 }
@@ -52,7 +52,7 @@ const genuine = new WeakSet<object>();
  * belong to the result from here on and will be overwritten by the noised sum.
  *
  * @param norms for adaptive thresholds, the gradient norms [units · groups] of all units drawn, the groups of a unit next
- * to each other, of which only the counts within the thresholds of `groups` are kept; none under fixed thresholds
+ * to each other, of which only the counts within the estimates of `groups` are kept; none under fixed thresholds
  * @throws GhostgradError unless `sums` holds exactly the parameters of `groups` in their size, and 0 ≤ rho < 1
  */
 export function clippedSum(sums: Sums, groups: Groups, rho: number, norms?: Float32Array): ClippedSum {

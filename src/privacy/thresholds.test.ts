@@ -59,6 +59,20 @@ describe('the next thresholds', () => {
     expect(a! / b!).toBeCloseTo(3 / 4, 6);
   });
 
+  it('follow the norms whatever the joint norm: their ratios are those of the quantiles', () => {
+    // Far below and far above all norms: nothing or all would be within thresholds of that size.
+    for (const rescaleTo of [1e-3, 1e3]) {
+      const plan = planOf(groupsAt(1, 1), { ...quiet, adaptive: { ...adaptive, rescaleTo } });
+      const norms = Float32Array.from({ length: 2000 }, (_, i) => ((Math.floor(i / 2) + 0.5) / 1000) * [2, 50][i % 2]!);
+      let groups = plan.groups;
+      for (let t = 0; t < 250; t++) groups = nextGroups(released(plan, norms, groups), plan);
+      const [a, b] = normsOf(groups);
+      expect(Math.hypot(a!, b!)).toBeCloseTo(rescaleTo, 9);
+      expect(Math.abs(b! / a! / 25 - 1)).toBeLessThan(0.01);
+      expect(groups.map(({ estimate }) => Math.round(estimate! * 10) / 10)).toEqual([1.2, 30]);
+    }
+  });
+
   it('stay finite and above 0, however far the norms are', () => {
     for (const rescaleTo of [null, 1]) {
       const plan = planOf(groupsAt(1e-5, 1e5), { ...quiet, adaptive: { ...adaptive, learningRate: 1e3, rescaleTo } });

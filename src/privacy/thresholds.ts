@@ -6,7 +6,9 @@ import { type Privatised, assertPrivatised } from './sum.ts';
 
 /**
  * The groups, with thresholds, that the step after `privatised` clips to: its own under fixed thresholds; under adaptive
- * ones C_k·exp(−η·(fraction_k − q)), rescaled where the plan says so, and within bounds that float32 can square.
+ * ones the estimates e_k·exp(−η·(fraction_k − q)), and C_k = e_k or, where the plan says so, all e_k scaled to a joint norm;
+ * within bounds that float32 can square. The fractions are those within the estimates: a joint norm below or above all
+ * gradients would else tell nothing about the groups, and leave them the thresholds that they began with.
  * A function of released numbers alone, hence free of further privacy cost.
  *
  * Throws GhostgradError unless `privatised` was made under thresholds of the plan's kind.
@@ -25,12 +27,12 @@ export function nextGroups(privatised: Privatised, plan: PrivacyPlan): Groups {
   }
   if (adaptive === null || fractions === null) return groups;
   const { learningRate, quantile, rescaleTo } = adaptive;
-  const followed = groups.map(({ norm }, k) =>
-    bounded(norm * Math.exp(-learningRate * ((fractions[k] ?? NaN) - quantile))),
+  const followed = groups.map(({ norm, estimate = norm }, k) =>
+    bounded(estimate * Math.exp(-learningRate * ((fractions[k] ?? NaN) - quantile))),
   );
   if (rescaleTo === null) return withNorms(groups, followed);
   const scale = rescaleTo / Math.hypot(...followed);
-  return withNorms(groups, followed.map((norm) => bounded(norm * scale)));
+  return withNorms(groups, followed.map((estimate) => bounded(estimate * scale)), followed);
 }
 
 const bounded = (threshold: number): number => Math.min(largestThreshold, Math.max(leastThreshold, threshold));
