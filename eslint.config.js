@@ -29,7 +29,7 @@ const faces = {
 };
 const all = { ...layers, ...faces };
 
-const base = ['errors', 'suggest', 'parse'].map((name) => `src/${name}.ts`);
+const base = ['errors', 'suggest', 'parse', 'files', 'lock'].map((name) => `src/${name}.ts`);
 const toBase = { to: { file: { categories: 'base' } } };
 const toLayers = (types) => types.map((type) => ({ to: { element: { type } } }));
 

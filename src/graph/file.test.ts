@@ -16,7 +16,8 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { GhostgradError } from '../errors.ts';
 import { type Tensor, float32, int64, toNumbers } from '../tensor/tensor.ts';
-import { readModel, writeFileAtomically, writeModel } from './file.ts';
+import { writeFileAtomically } from '../files.ts';
+import { readModel, writeModel } from './file.ts';
 import type { Graph } from './ir.ts';
 
 /** How many more writes succeed before the disk is full. */

@@ -1,18 +1,7 @@
-import { randomBytes } from 'node:crypto';
-import {
-  closeSync,
-  fstatSync,
-  fsyncSync,
-  openSync,
-  readFileSync,
-  readSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  writeSync,
-} from 'node:fs';
+import { closeSync, fstatSync, openSync, readFileSync, readSync, readdirSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { GhostgradError } from '../errors.ts';
+import { type Files, explained, nodeFiles, writeFileAtomically } from '../files.ts';
 import { decodeModel } from './decode.ts';
 import { type ExternalLocation, encodeChunks } from './encode.ts';
 import type { Graph } from './ir.ts';
@@ -50,6 +39,8 @@ function outlineOf(path: string): Uint8Array | undefined {
 export interface WriteModelOptions {
   /** Bytes of weights up to which they stay inside the model file. Default: 1.9e9, below protobuf's 2 GiB. */
   readonly inlineLimit?: number | undefined;
+  /** Default: the file system. */
+  readonly files?: Files | undefined;
 }
 
 /**
@@ -59,11 +50,11 @@ export interface WriteModelOptions {
  *
  * @throws GhostgradError when the disk is full, or the folder does not exist or may not be written; nothing is left
  */
-export function writeModel(path: string, graph: Graph, { inlineLimit = 1.9e9 }: WriteModelOptions = {}): void {
+export function writeModel(path: string, graph: Graph, { inlineLimit = 1.9e9, files = nodeFiles }: WriteModelOptions = {}): void {
   const parameters = [...graph.initializers].filter(([name]) => !graph.literals?.has(name));
   const bytes = parameters.reduce((sum, [, value]) => sum + value.data.byteLength, 0);
   if (bytes <= inlineLimit) {
-    writeFileAtomically(path, encodeChunks(graph));
+    writeFileAtomically(path, encodeChunks(graph), undefined, files);
     return;
   }
   const older = dataFilesOf(path);
@@ -78,14 +69,14 @@ export function writeModel(path: string, graph: Graph, { inlineLimit = 1.9e9 }: 
     offset += value.data.byteLength + padding;
   }
   const dataPath = join(dirname(path), location);
-  writeFileAtomically(dataPath, chunks);
+  writeFileAtomically(dataPath, chunks, undefined, files);
   try {
-    writeFileAtomically(path, encodeChunks(graph, { externalData }));
+    writeFileAtomically(path, encodeChunks(graph, { externalData }), undefined, files);
   } catch (error) {
-    rmSync(dataPath, { force: true });
+    files.remove(dataPath);
     throw error;
   }
-  for (const name of older) rmSync(join(dirname(path), name), { force: true });
+  for (const name of older) files.remove(join(dirname(path), name));
 }
 
 /** Tensors in a data file start at multiples of this, so that they can be mapped into memory. */
@@ -103,55 +94,6 @@ function freeName(name: string, taken: readonly string[]): string {
   let i = 1;
   while (taken.includes(`${name}.${i}`)) i++;
   return `${name}.${i}`;
-}
-
-/**
- * Writes the pieces one after another to a temporary file in the same folder, makes it durable, and puts it in the
- * place of `path` in one step.
- *
- * @param mode permissions of the file; default 0o666 less the process's umask
- * @throws GhostgradError when that fails; the temporary file is removed and `path` is as before
- */
-export function writeFileAtomically(path: string, chunks: Iterable<Uint8Array>, mode = 0o666): void {
-  const temporary = join(dirname(path), `.${basename(path)}.${randomBytes(6).toString('hex')}.tmp`);
-  explained('write', path, () => {
-    const file = openSync(temporary, 'wx', mode);
-    try {
-      try {
-        for (const chunk of chunks) writeAll(file, chunk);
-        fsyncSync(file);
-      } finally {
-        closeSync(file);
-      }
-      renameSync(temporary, path);
-    } catch (error) {
-      rmSync(temporary, { force: true });
-      throw error;
-    }
-    syncFolder(dirname(path));
-  });
-}
-
-/** One write call may take less than it is given, and at most 2 GiB. */
-function writeAll(file: number, chunk: Uint8Array): void {
-  for (let at = 0; at < chunk.length;) at += writeSync(file, chunk, at, Math.min(chunk.length - at, 2 ** 30));
-}
-
-/** Makes the rename itself durable, where the platform can (Windows cannot open folders). */
-function syncFolder(folder: string): void {
-  let file: number;
-  try {
-    file = openSync(folder, 'r');
-  } catch {
-    return;
-  }
-  try {
-    fsyncSync(file);
-  } catch {
-    // Some network file systems refuse to sync a folder; the file itself is durable.
-  } finally {
-    closeSync(file);
-  }
 }
 
 function readPart(path: string, offset: number, length: number): Uint8Array {
@@ -184,34 +126,4 @@ function readExactly(file: number, offset: number, length: number): Uint8Array {
     at += read;
   }
   return bytes;
-}
-
-const reasons: Readonly<Record<string, { readonly found: string; readonly fix: string }>> = {
-  ENOENT: { found: 'no such file or folder', fix: 'check the path' },
-  ENOTDIR: { found: 'a part of the path is not a folder', fix: 'check the path' },
-  EISDIR: { found: 'a folder', fix: 'name the file in it' },
-  EACCES: { found: 'no permission', fix: 'change the permissions, or choose another path' },
-  EPERM: { found: 'no permission', fix: 'change the permissions, or choose another path' },
-  EROFS: { found: 'a read-only file system', fix: 'choose another path' },
-  ENOSPC: { found: 'no space left on the disk', fix: 'free some space, or choose another disk' },
-  EDQUOT: { found: 'disk quota exceeded', fix: 'free some space, or choose another disk' },
-  ERR_FS_FILE_TOO_LARGE: {
-    found: 'a file of 2 GiB or more',
-    fix: 'keep the weights as external data beside the model',
-  },
-};
-
-/** Runs a file operation and turns the system's errors into ones for the user. */
-function explained<T>(verb: 'read' | 'write', path: string, operation: () => T): T {
-  try {
-    return operation();
-  } catch (cause) {
-    if (cause instanceof GhostgradError || !(cause instanceof Error)) throw cause;
-    const code = 'code' in cause ? String(cause.code) : '';
-    const reason = reasons[code] ?? { found: cause.message, fix: undefined };
-    throw new GhostgradError({
-      what: `cannot ${verb} the file`, where: path, found: reason.found,
-      expected: verb === 'read' ? 'a readable file' : 'a folder that can be written', fix: reason.fix,
-    }, { cause });
-  }
 }

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
-import { type FileHandle, open, readFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { GhostgradError } from '../errors.ts';
+import { type Files, nodeFiles, syncFolder, writeAll } from '../files.ts';
 import { type PrivacyEvent, composed, parseEvent, selfComposed, showEvent } from './events.ts';
 import { type Privatised, assertPrivatised } from './sum.ts';
 
@@ -65,17 +66,17 @@ export function digestOf(privatised: Privatised): string {
 }
 
 /** A new ledger at `path`. Throws GhostgradError when the file exists or cannot be written. */
-export async function createLedger(path: string): Promise<Ledger> {
-  const file = await opened(path, 'wx');
-  await syncFolder(dirname(path));
-  return ledgerOn(path, file, 0, origin);
+export async function createLedger(path: string, files: Files = nodeFiles): Promise<Ledger> {
+  const file = opened(path, 'wx', files);
+  syncFolder(dirname(path), files);
+  return ledgerOn(path, file, files, 0, origin);
 }
 
 /**
  * The ledger at `path`, to be continued; a line that was cut off in writing is dropped.
  * Throws GhostgradError when its chain does not hold.
  */
-export async function openLedger(path: string): Promise<Ledger> {
+export async function openLedger(path: string, files: Files = nodeFiles): Promise<Ledger & Pick<LedgerReading, 'lines'>> {
   const { lines, head, bytes, torn, problems } = await verifyLedger(path);
   const [problem] = problems;
   if (problem !== undefined) {
@@ -86,10 +87,12 @@ export async function openLedger(path: string): Promise<Ledger> {
       fix: 'the budget that this run spent is unknown: start a new run',
     });
   }
-  const file = await opened(path, 'r+');
-  if (torn) await file.truncate(bytes);
-  await file.sync();
-  return ledgerOn(path, file, lines.length, head, bytes);
+  const file = opened(path, 'r+', files);
+  if (torn) files.truncate(file, bytes);
+  files.sync(file);
+  // Its name may have been lost where it was never made durable.
+  syncFolder(dirname(path), files);
+  return Object.assign(ledgerOn(path, file, files, lines.length, head, bytes), { lines });
 }
 
 /** Reads the ledger at `path` and checks its chain. Throws GhostgradError only when the file cannot be read. */
@@ -113,8 +116,9 @@ export async function verifyLedger(path: string): Promise<LedgerReading> {
   return { event: chargedBy(lines), lines, head, torn: bytes < content.length, bytes, problems };
 }
 
-function ledgerOn(path: string, file: FileHandle, length: number, head: string, position = 0): Ledger {
+function ledgerOn(path: string, file: number, files: Files, length: number, head: string, position = 0): Ledger {
   let broken = false;
+  let open = true;
   return {
     get length() {
       return length;
@@ -131,10 +135,9 @@ function ledgerOn(path: string, file: FileHandle, length: number, head: string, 
       // Until the line is durable no other may follow, and none may after a failure.
       broken = true;
       try {
-        await file.write(line, 0, line.length, position).then(({ bytesWritten }) => {
-          if (bytesWritten < line.length) throw new Error('no space left on device');
-        });
-        await file.datasync();
+        if (!open) throw new Error('the ledger is closed');
+        writeAll(file, line, files, position);
+        await files.syncData(file);
       } catch (cause) {
         throw new GhostgradError(
           {
@@ -151,7 +154,10 @@ function ledgerOn(path: string, file: FileHandle, length: number, head: string, 
       head = chain;
       broken = false;
     },
-    close: () => file.close(),
+    close: async () => {
+      if (open) files.close(file);
+      open = false;
+    },
   };
 }
 
@@ -188,23 +194,14 @@ function chargedBy(lines: readonly LedgerLine[]): PrivacyEvent {
   return composed(runs.map(({ event, count }) => selfComposed(event, count)));
 }
 
-async function opened(path: string, flags: 'wx' | 'r+'): Promise<FileHandle> {
-  return open(path, flags, 0o644).catch((cause: unknown) => {
+function opened(path: string, flags: 'wx' | 'r+', files: Files): number {
+  try {
+    return files.open(path, flags, 0o644);
+  } catch (cause) {
     throw new GhostgradError(
       { what: 'the ledger cannot be opened for writing', where: path, found: reasonOf(cause) },
       { cause },
     );
-  });
-}
-
-/** Makes the file's entry in its folder durable, where the system can (Windows cannot, and need not). */
-async function syncFolder(folder: string): Promise<void> {
-  if (process.platform === 'win32') return;
-  const handle = await open(folder, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
   }
 }
 

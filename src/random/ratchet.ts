@@ -51,15 +51,17 @@ const stateBytes = 10 + 32 + 8;
 const magic = 'ghostrat';
 
 /**
- * A new ratchet at step 0, from the operating system's random generator, or from `seed`, which makes a run
- * reproducible and voids its privacy guarantee.
+ * A new ratchet, from the operating system's random generator, or from `seed`, which makes a run reproducible and voids its
+ * privacy guarantee.
+ *
+ * @param step the first whose keys it makes
  */
-export function ratchet(seed?: number | string): Ratchet {
-  if (seed === undefined) return ratchetFrom(randomFillSync(secret()), 0, false);
+export function ratchet(seed?: number | string, step = 0): Ratchet {
+  if (seed === undefined) return ratchetFrom(randomFillSync(secret()), step, false);
   if (typeof seed === 'number' && !Number.isFinite(seed))
     throw new RangeError(`a seed is a finite number or a text, found ${seed}`);
   // JSON keeps the number 7 and the text '7' apart.
-  return ratchetFrom(expand(new TextEncoder().encode(JSON.stringify(seed)), 'seed'), 0, true);
+  return ratchetFrom(expand(new TextEncoder().encode(JSON.stringify(seed)), 'seed'), step, true);
 }
 
 /** The ratchet whose {@link Ratchet.serialise} gave `state`. Throws GhostgradError for anything else. */

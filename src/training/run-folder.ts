@@ -1,7 +1,8 @@
 import { type Stats, accessSync, constants, mkdirSync, readdirSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { GhostgradError } from '../errors.ts';
-import { writeFileAtomically, writeModel } from '../graph/file.ts';
+import { writeFileAtomically } from '../files.ts';
+import { writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
 import type { OptimizerState, Parameters } from '../optimizers/index.ts';
 import type { Certificate, Groups } from '../privacy/index.ts';
