@@ -1,5 +1,7 @@
 export { type AdamOptions, adam, adamw } from './adam.ts';
+export { type AdagradOptions, type LionOptions, type RmspropOptions, adagrad, lion, rmsprop } from './adaptive.ts';
 export { type Gradients, type PlainGradient, type UsableGradient, plainGradient } from './gradient.ts';
+export { type LambOptions, type LarsOptions, lamb, lars } from './layerwise.ts';
 export { type Optimizer, type OptimizerState, type Parameters } from './optimizer.ts';
 export { type OptimizerName, type OptimizerSpec, buildOptimizer, optimizerNames } from './registry.ts';
 export {

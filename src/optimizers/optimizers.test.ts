@@ -6,7 +6,9 @@ import { GhostgradError } from '../errors.ts';
 import { clippedSum, flatGroup, privacyPlan, privatise } from '../privacy/index.ts';
 import { float32 } from '../tensor/tensor.ts';
 import { adam, adamw } from './adam.ts';
+import { adagrad, lion, rmsprop } from './adaptive.ts';
 import { type PlainGradient, plainGradient } from './gradient.ts';
+import { lamb, lars } from './layerwise.ts';
 import type { Optimizer, OptimizerState, Parameters } from './optimizer.ts';
 import { type OptimizerSpec, buildOptimizer } from './registry.ts';
 import { sgd } from './sgd.ts';
@@ -113,11 +115,89 @@ describe('adam and adamw', () => {
   });
 });
 
+/** Steps of a rule written out in float64, for every weight of one parameter. */
+const followed = (start: readonly number[], gradients: Sequence, rule: (w: readonly number[], seen: Sequence) => readonly number[]): number[][] => {
+  let w = start;
+  return gradients.map((_, t) => [...(w = rule(w, gradients.slice(0, t + 1)))]);
+};
+const length = (x: readonly number[]): number => Math.hypot(...x);
+const pairs = fc.array(fc.tuple(value, value), { minLength: 1, maxLength: 8 });
+const column = (seen: Sequence, i: number): number[] => seen.map((g) => g[i]!);
+
+describe('lamb', () => {
+  it("takes Adam's direction at the length of the weights", () => {
+    fc.assert(fc.property(pairs, fc.boolean(), (gradients, biasCorrection) => {
+      const options = { learningRate: 0.1, beta1: 0.8, beta2: 0.95, epsilon: 1e-2, weightDecay: 0.1, biasCorrection };
+      const found = run(lamb(options), [3, -2], gradients);
+      expectClose(found.flat(), followed([3, -2], gradients, (w, seen) => {
+        const t = seen.length - 1;
+        const by = (decay: number): number => (biasCorrection ? 1 - decay ** (t + 1) : 1);
+        const u = w.map((x, i) => {
+          const mean = 0.2 * discounted(column(seen, i), t, 0.8) / by(0.8);
+          const square = 0.05 * discounted(column(seen, i).map((g) => g * g), t, 0.95) / by(0.95);
+          return mean / (Math.sqrt(square) + 1e-2) + 0.1 * x;
+        });
+        return w.map((x, i) => x - 0.1 * length(w) / length(u) * u[i]!);
+      }).flat(), 1e-3);
+    }));
+  });
+
+  it("takes Adam's step from zero weights, and none without a gradient", () => {
+    const [options, gradients] = [{ learningRate: 0.1, epsilon: 1e-6 }, [[0.5, -2]]];
+    expect(run(lamb(options), [0, 0], gradients)).toEqual(run(adam(options), [0, 0], gradients));
+    expect(run(lamb(options), [1, 2], [[0, 0]])).toEqual([[1, 2]]);
+  });
+});
+
+describe('lars', () => {
+  it('brings the gradient to a share of the length of the weights', () => {
+    fc.assert(fc.property(pairs.filter((all) => all.every((g) => length(g) > 1e-3)), (gradients) => {
+      const found = run(lars({ learningRate: 0.5, momentum: 0.9, weightDecay: 0.1, trustCoefficient: 0.02 }), [3, -2], gradients);
+      const v = [0, 0];
+      expectClose(found.flat(), followed([3, -2], gradients, (w, seen) => {
+        const g = seen.at(-1)!;
+        const ratio = 0.02 * length(w) / (length(g) + 0.1 * length(w));
+        return w.map((x, i) => x - (v[i] = 0.9 * v[i]! + 0.5 * ratio * (g[i]! + 0.1 * x)));
+      }).flat(), 1e-4);
+    }));
+  });
+
+  it('takes the plain step from zero weights', () => {
+    expectClose(run(lars({ learningRate: 0.5 }), [0, 0], [[1, -2]]).flat(), [-0.5, 1]);
+  });
+});
+
+describe('adagrad, rmsprop and lion', () => {
+  it('equal their sums in float64', () => {
+    fc.assert(fc.property(sequence, value, (gradients, start) => {
+      const steps = gradients.map((g) => [g]);
+      expectClose(run(adagrad({ learningRate: 0.1, epsilon: 1e-2 }), [start], steps).flat(), followed([start], steps, ([w], seen) => {
+        const all = column(seen, 0);
+        return [w! - 0.1 * all.at(-1)! / (Math.sqrt(discounted(all.map((g) => g * g), all.length - 1, 1)) + 1e-2)];
+      }).flat(), 1e-4);
+      let v = 0;
+      expectClose(run(rmsprop({ learningRate: 0.1, decay: 0.9, momentum: 0.5, epsilon: 1e-2 }), [start], steps).flat(),
+        followed([start], steps, ([w], seen) => {
+          const all = column(seen, 0);
+          v = 0.5 * v + all.at(-1)! / (Math.sqrt(0.1 * discounted(all.map((g) => g * g), all.length - 1, 0.9)) + 1e-2);
+          return [w! - 0.1 * v];
+        }).flat(), 1e-3);
+    }));
+  });
+
+  it('lion moves every weight by the rate, in the direction of the mean', () => {
+    // The first weight's mean is 0, 0.04, 0.0386: it outweighs 0.1 of the second gradient.
+    expectClose(run(lion({ learningRate: 0.1 }), [1, 1], [[4, -1e-3], [-0.1, 5], [0, 0]]).flat(), [0.9, 1.1, 0.8, 1, 0.7, 0.9]);
+    expectClose(run(lion({ learningRate: 0.1, weightDecay: 0.5 }), [2], [[0], [0]]).flat(), [1.9, 1.805]);
+  });
+});
+
 describe('every optimizer', () => {
   const specs: readonly OptimizerSpec[] = [
     { name: 'sgd', learningRate: 0.1 },
     { name: 'sgd', learningRate: 0.1, momentum: 0.9, nesterov: true, weightDecay: 0.01 },
     { name: 'adam' }, { name: 'adamw', weightDecay: 0.1 },
+    { name: 'lamb', weightDecay: 0.1 }, { name: 'lars', learningRate: 1 }, { name: 'adagrad' }, { name: 'rmsprop', momentum: 0.9 }, { name: 'lion' },
   ];
 
   it('continues bit for bit from a copy of its state', () => {

@@ -1,12 +1,19 @@
 import { unknownName } from '../suggest.ts';
 import { type AdamOptions, adam, adamw } from './adam.ts';
+import { type AdagradOptions, type LionOptions, type RmspropOptions, adagrad, lion, rmsprop } from './adaptive.ts';
+import { type LambOptions, type LarsOptions, lamb, lars } from './layerwise.ts';
 import type { Optimizer } from './optimizer.ts';
 import { type SgdOptions, sgd } from './sgd.ts';
 
 /** An optimizer as a recipe writes it: its name and its options side by side. */
 export type OptimizerSpec =
   | { readonly name: 'sgd' } & SgdOptions
-  | { readonly name: 'adam' | 'adamw' } & AdamOptions;
+  | { readonly name: 'adam' | 'adamw' } & AdamOptions
+  | { readonly name: 'lamb' } & LambOptions
+  | { readonly name: 'lars' } & LarsOptions
+  | { readonly name: 'adagrad' } & AdagradOptions
+  | { readonly name: 'rmsprop' } & RmspropOptions
+  | { readonly name: 'lion' } & LionOptions;
 
 export type OptimizerName = OptimizerSpec['name'];
 
@@ -15,6 +22,11 @@ const table: Readonly<Record<OptimizerName, (options: object) => Optimizer>> = {
   sgd: (options) => sgd(options as SgdOptions),
   adam,
   adamw,
+  lamb,
+  lars: (options) => lars(options as LarsOptions),
+  adagrad,
+  rmsprop,
+  lion,
 };
 
 export const optimizerNames = Object.keys(table) as readonly OptimizerName[];
