@@ -5,10 +5,12 @@ import { describe, expect, it } from 'vitest';
 
 const root = resolve(import.meta.dirname, '..');
 const { exports } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
-  readonly exports: Readonly<Record<string, { readonly types: string; readonly default: string }>>;
+  readonly exports: Readonly<Record<string, { readonly types: string; readonly default: string } | string>>;
 };
-const sourceOf = (entry: string): string =>
-  join(root, (exports[entry]?.default ?? '').replace('./dist/', 'src/').replace(/\.js$/, '.ts'));
+/** The modules among them; the others are files as they are. */
+const modules = Object.entries(exports).flatMap(([entry, target]) => (typeof target === 'string' ? [] : [{ entry, ...target }]));
+const sourceOf = (name: string): string =>
+  join(root, (modules.find(({ entry }) => entry === name)?.default ?? '').replace('./dist/', 'src/').replace(/\.js$/, '.ts'));
 
 /** Every module that a source file brings with it when it runs; types are gone by then. */
 function imported(file: string, seen = new Set<string>()): ReadonlySet<string> {
@@ -29,17 +31,18 @@ const isNodes = (module: string): boolean =>
 
 describe('package.json exports', () => {
   it('are all there, as modules and as types', () => {
-    for (const [entry, target] of Object.entries(exports)) {
-      if (entry === './package.json') continue;
-      expect(target.types).toBe(target.default.replace(/\.js$/, '.d.ts'));
+    for (const { entry, types, default: module } of modules) {
+      expect(types).toBe(module.replace(/\.js$/, '.d.ts'));
       expect(() => readFileSync(sourceOf(entry))).not.toThrow();
     }
+    const files = Object.values(exports).filter((target) => typeof target === 'string');
+    for (const file of files) expect(() => readFileSync(join(root, file))).not.toThrow();
   });
 
   it.each(['./tensor', './graph', './privacy/accountant', './privacy/events'])('bring nothing of Node into a browser: %s', (entry) => {
-    const modules = imported(sourceOf(entry));
-    expect(modules.size).toBeGreaterThan(1);
-    expect([...modules].filter(isNodes)).toEqual([]);
+    const brought = imported(sourceOf(entry));
+    expect(brought.size).toBeGreaterThan(1);
+    expect([...brought].filter(isNodes)).toEqual([]);
   });
 
   it('would notice if they did', () => {

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { certificate, certificateSchema } from './certificate.ts';
+import { certificate } from './certificate.ts';
+import { certificateSchema } from './certificate-schema.ts';
 import { flatGroup, groupsOf, withNorms } from './groups.ts';
 import { privacyPlan } from './plan.ts';
 

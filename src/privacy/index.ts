@@ -29,5 +29,6 @@ export { type Noise, type PrivacyPlan, type PrivacyPlanOptions, eventOf, privacy
 export { type AdaptiveThresholds } from './quantiles.ts';
 export { type Neighbors, type Sampling, checkRows, defaultNeighbors, hasFixedSize, samplings, supportedNeighbors, supportedSampling } from './sampling.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';
-export { type Certificate, type CertificateOptions, certificate, certificateSchema } from './certificate.ts';
+export { type CertificateOptions, certificate } from './certificate.ts';
+export { type Certificate, certificateJsonSchema, certificateSchema } from './certificate-schema.ts';
 export { nextGroups } from './thresholds.ts';
