@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
+import { GhostgradError } from '../errors.ts';
 import { certificate } from './certificate.ts';
 import { certificateSchema } from './certificate-schema.ts';
 import { flatGroup, groupsOf, withNorms } from './groups.ts';
-import { privacyPlan } from './plan.ts';
+import { eventOf, privacyPlan } from './plan.ts';
 
 const options = {
   datasetSize: 60_000,
@@ -124,15 +125,16 @@ describe('certificate', () => {
 
   it('charges steps that were drawn again', () => {
     const plan = privacyPlan(options);
-    const found = certificate({
-      plan,
-      steps: 100,
-      clipFunction: 'abadi',
-      software,
-      recharged: [plan.event, plan.event],
-    });
-    expect(found.epsilon).toBeGreaterThan(plan.epsilon);
-    expect(found.epsilon).toBeCloseTo(privacyPlan({ ...options, steps: 102 }).epsilon, 10);
+    const all = { plan, clipFunction: 'abadi', software };
+    const found = certificate({ ...all, steps: 90, recharged: 8 });
+    expect(found.event).toEqual(eventOf(plan, 98));
+    expect(found.epsilon).toBe(plan.spent(98));
+    expect(found.assumptions.join()).toContain('the run ended after 90 of 100 planned steps');
+    // What was charged again took the place of steps: the run could not go on, and nobody chose its end.
+    const spent = certificate({ ...all, steps: 90, recharged: 10 });
+    expect(spent.epsilon).toBe(plan.epsilon);
+    expect(spent.assumptions.join()).not.toContain('the run ended');
+    expect(() => certificate({ ...all, steps: 90, recharged: 11 })).toThrow(GhostgradError);
   });
 
   it('has a schema that refuses unknown keys and events', () => {

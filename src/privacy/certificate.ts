@@ -1,8 +1,6 @@
 import { GhostgradError } from '../errors.ts';
-import { epsilonOf } from './accountant.ts';
 import { noiseDeviations } from './allocation.ts';
 import { type Certificate, certificateFormat } from './certificate-schema.ts';
-import { type PrivacyEvent, composed } from './events.ts';
 import { type Groups, samePartition } from './groups.ts';
 import { type PrivacyPlan, eventOf } from './plan.ts';
 import {
@@ -23,8 +21,8 @@ export interface CertificateOptions {
   readonly software: Readonly<Record<string, string>>;
   /** What one record is. Default `example`. */
   readonly unit?: string | undefined;
-  /** Steps charged more than once (a resumed run that drew afresh), with their events. */
-  readonly recharged?: readonly PrivacyEvent[] | undefined;
+  /** Steps charged again because a resumed run drew them afresh: the ledger has so many lines more than steps. Default 0. */
+  readonly recharged?: number | undefined;
   readonly ledger?: { readonly lines: number; readonly head: string } | undefined;
   /**
    * How far rounding of the float32 sums over units may set the sums of neighbours apart beyond what the one unit between
@@ -41,11 +39,10 @@ export interface CertificateOptions {
  * account for what was released, and for final groups that are not the plan's.
  */
 export function certificate(options: CertificateOptions): Certificate {
-  const { plan, steps, clipFunction, software, unit = 'example', recharged = [] } = options;
+  const { plan, steps, clipFunction, software, unit = 'example', recharged = 0 } = options;
   const { style = 'flat', finalGroups = plan.groups } = options;
-  const planned = eventOf(plan, steps);
-  const event = recharged.length === 0 ? planned : composed([planned, ...recharged]);
-  const epsilon = recharged.length === 0 ? plan.spent(steps) : epsilonOf(event, plan.delta, plan.accountant).epsilon;
+  const event = eventOf(plan, steps + recharged);
+  const epsilon = plan.spent(steps + recharged);
   const facts: Facts = {
     unit,
     neighbors: plan.neighbors,

@@ -102,8 +102,13 @@ export interface PrivacyPlan extends NoiseScale {
   readonly seeded: boolean;
   /** Doubts that do not stop the run, for the user to read. */
   readonly warnings: readonly string[];
-  /** A fresh source of step keys: seeded when the plan is, else secret. */
-  startRatchet(): Ratchet;
+  /**
+   * A fresh source of step keys from `step` (0) on: seeded when the plan is, else secret.
+   *
+   * @param charged steps charged before, 0 at the start of a run: under a seed, tells apart the keys of a step that is drawn
+   * afresh from those that it was charged with
+   */
+  startRatchet(step?: number, charged?: number): Ratchet;
   /**
    * The indices of the examples of a step, ascending, out of `rows` examples; may be empty. Uses up the sampling
    * key. `rows` is the number of examples there are, by default the public `datasetSize`.
@@ -183,7 +188,8 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     event,
     seeded,
     warnings: warningsOf({ delta, datasetSize, batchSize, epsilon, seeded, adaptive: thresholds, accountant: prepared.name }),
-    startRatchet: () => ratchet(seed),
+    startRatchet: (step = 0, charged = 0) =>
+      ratchet(seed === undefined || charged === 0 ? seed : `${JSON.stringify(seed)} after ${charged} steps charged`, step),
     draw: (keys, rows = datasetSize) => {
       if (keys.seeded !== seeded)
         throw new GhostgradError({ what: 'keys from another ratchet than the privacy plan started' });

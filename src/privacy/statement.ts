@@ -50,7 +50,7 @@ export const sourceOf = (seeded: boolean): string =>
     ? 'AES-256-CTR under keys derived from a seed'
     : 'AES-256-CTR under a forward-secure key ratchet started from the operating system; no past key is kept';
 
-export function assumptionsOf({ sampling, steps, plannedSteps, plannedEpsilon }: Facts): string[] {
+export function assumptionsOf({ sampling, steps, plannedSteps, epsilon, plannedEpsilon }: Facts): string[] {
   const assumptions = [
     `the number of records, ${sampling.datasetSize}, is public`,
     'batch size, steps, δ and all other settings were chosen without looking at the data',
@@ -58,10 +58,11 @@ export function assumptionsOf({ sampling, steps, plannedSteps, plannedEpsilon }:
     'initial parameters, pre-processing and the model were not derived from the private data',
     'memory of the training process and its private folder were seen by nobody',
   ];
-  if (steps < plannedSteps) {
+  // Where steps were charged again, fewer may have spent it all.
+  if (steps < plannedSteps && epsilon < plannedEpsilon) {
     assumptions.push(
-      `the run ended after ${steps} of ${plannedSteps} planned steps for a reason that did not depend on the data; ` +
-        `if it did, ε is the planned ${plannedEpsilon}`,
+      `the run ended after ${steps} of ${plannedSteps} planned steps for a reason that depended neither on the data nor on ` +
+        `numbers that ε does not cover, such as the training loss shown meanwhile; if it did, ε is the planned ${plannedEpsilon}`,
     );
   }
   return assumptions;
