@@ -5,7 +5,7 @@ import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, priva
 import { type Ledger, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
 import { poissonSample } from '../random/poisson.ts';
-import { ratchet } from '../random/ratchet.ts';
+import { type Ratchet, ratchet } from '../random/ratchet.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { batchSource } from './examples.ts';
 import type { Parameters, StepProgram, StepResult } from './step.ts';
@@ -35,17 +35,19 @@ export function privateGradients({
   program,
   data,
   ledger,
+  keys = plan.startRatchet(),
   threads = noiseThreads(defaultThreads()),
 }: {
   readonly plan: PrivacyPlan;
   readonly program: StepProgram;
   readonly data: Dataset;
   readonly ledger?: Ledger | undefined;
+  /** Where the keys of the steps come from; the source's own from here on. By default the plan's, from step 0. */
+  readonly keys?: Ratchet | undefined;
   /** Add the noise of large sums, while the engine rests; by default one for each core. */
   readonly threads?: NoiseThreads | undefined;
 }): GradientSource {
   requireClips(program, plan);
-  const keys = plan.startRatchet();
   let groups = plan.groups;
   return {
     get groups() {
