@@ -1,7 +1,8 @@
 export {
   type AnyColumn, type Cell, type Column, type ColumnType, byteColumn, floatColumn, integerColumn,
+  narrowColumn,
 } from './column.ts';
-export { type CsvOptions, readCsv } from './csv.ts';
+export { type CsvOptions, type Feature, readCsv } from './csv.ts';
 export {
   type Batch, type BatchBuffers, type Dataset, batchOf, datasetFromTensors, datasetOf, withLabels,
 } from './dataset.ts';
@@ -10,5 +11,9 @@ export { type SafetensorsOptions, readSafetensorsData } from './arrays.ts';
 export { type IdxOptions, type Split, readIdxFolder, readIdxPair } from './images.ts';
 export { type SetName, readNamed, setNames } from './named.ts';
 export type { Normalize } from './normalise.ts';
+export { type PhotoOptions, readPhotos } from './photos.ts';
+export { type StripOptions, readStrips } from './strips.ts';
+export { type TextOptions, readText } from './text.ts';
+export { type TextTokenizer, readTokenizer } from './tokens.ts';
 export { type DataSpec, type LoadOptions, loadData } from './spec.ts';
 export { type Expectations, validateDataset } from './validate.ts';

@@ -8,9 +8,19 @@ const positives = z.union([z.number().positive(), z.array(z.number().positive())
 /**
  * How features are scaled, by **public** constants (computing them from private data would cost privacy that nothing
  * accounts for). `none`: as stored. `unit`: bytes to [0, 1]. `{ mean, std }`: (x − mean) / std, bytes first to [0, 1];
- * one number for all, or one for each channel of an image or each feature of a row.
+ * one number for all, or one for each channel of an image or each feature of a row. `imagenet`, `clip`, `inception`: that,
+ * by the constants of published backbones for colour images.
  */
-export const normalizeSchema = z.union([z.enum(['none', 'unit']), z.strictObject({ mean: numbers, std: positives })]);
+export const normalizeSchema = z.union([
+  z.enum(['none', 'unit', 'imagenet', 'clip', 'inception']), z.strictObject({ mean: numbers, std: positives }),
+]);
+
+/** What published backbones were trained with, on bytes in [0, 1]: torchvision's, OpenAI CLIP's and Inception's constants. */
+const presets = {
+  imagenet: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] },
+  clip: { mean: [0.48145466, 0.4578275, 0.40821073], std: [0.26862954, 0.26130258, 0.27577711] },
+  inception: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5] },
+} as const;
 
 export type Normalize = z.input<typeof normalizeSchema>;
 
@@ -46,7 +56,8 @@ export function normaliseFloats(data: Float32Array, normalize: Normalize, shape:
 }
 
 /** The constants as lists of equal length, which is 1 or the length of the first axis. */
-function parts({ mean, std }: Exclude<Normalize, string>, shape: Shape, where: string): Affine {
+function parts(normalize: Exclude<Normalize, 'none' | 'unit'>, shape: Shape, where: string): Affine {
+  const { mean, std } = typeof normalize === 'string' ? presets[normalize] : normalize;
   const lists = [mean, std].map((x) => (typeof x === 'number' ? [x] : x));
   const count = Math.max(...lists.map((list) => list.length));
   const channels = shape[0] ?? 1;

@@ -7,9 +7,10 @@ import { encodeSafetensors } from '../tensor/safetensors.ts';
 import { type Tensor, float32, int64, tensor, toNumbers } from '../tensor/tensor.ts';
 import { readSafetensorsData } from './arrays.ts';
 import { readCsv } from './csv.ts';
-import { type Dataset, allRows, batchOf } from './dataset.ts';
+import { type Dataset, allRows, batchOf, gatherColumn } from './dataset.ts';
 import { decodeIdx } from './idx.ts';
 import { readIdxFolder, readIdxPair } from './images.ts';
+import { loadData } from './spec.ts';
 
 const whole = (dataset: Dataset): { x: Tensor; y: Tensor } => {
   const { features, labels } = batchOf(dataset, allRows(dataset.size));
@@ -92,6 +93,20 @@ describe('CSV', () => {
     });
     expect(whole(dataset)).toEqual({ x: float32([0, 0.5, 1.5, 2], [2, 2]), y: int64([1, 0]) });
     expect(dataset.classNames).toEqual(['a dog', 'cat']);
+  });
+
+  it('scales by public bounds, and spreads categories over elements of their own', async () => {
+    const { write } = temporaryFolder();
+    const path = write('t.csv', 'age,work,label,hours\n20,state,0,3\n90,?,1,-2\n5,own,1,1e2\n');
+    const set = await readCsv(path, {
+      features: { age: { min: 10, max: 60 }, work: { categories: ['own', 'state'] }, hours: 'number' },
+    });
+    const input = set.features.get('input')!;
+    expect(input.elementNames).toEqual(['age', 'work=own', 'work=state', 'hours']);
+    expect(toNumbers(gatherColumn(input, allRows(3))).map((x) => Math.round(x * 1e5) / 1e5))
+      .toEqual([0.2, 0, 1, 3, 1, 0, 0, -2, 0, 1, 0, 100]);
+    await expect(readCsv(path, { features: { work: { min: 0, max: 1 } } })).rejects.toThrow(/column "work"[^]*text/);
+    await expect(loadData({ path, features: { age: { min: 3, max: 3 } } })).rejects.toThrow(/features/);
   });
 
   it('reads targets that are not whole numbers', async () => {

@@ -122,7 +122,7 @@ describe('loadData', () => {
     await refused(`mnist:train@${folder}`, /no IDX files[^]*train-images-idx3-ubyte/);
     await refused('t.parquet', /not supported yet[^]*a \.parquet file/, folder);
     await refused(folder, /not supported yet[^]*a folder without IDX files/);
-    await refused({ path: 'train.tsv', text: 'sentence', tokenizer: 't.json' }, /not supported yet[^]*the option text/);
-    await refused({ path: folder, labelFrom: 'folder' }, /not supported yet[^]*the option labelFrom/);
+    await refused({ path: 'train.parquet', query: 'select' }, /not supported yet[^]*the option query/);
+    await refused({ path: folder, labelFrom: 'folder' }, /no folders of pictures[^]*0 folders/);
   });
 });

@@ -6,12 +6,15 @@ import { showValue } from '../suggest.ts';
 import { type Shape, sizeOf } from '../tensor/tensor.ts';
 import { readSafetensorsData } from './arrays.ts';
 import { reshaped } from './column.ts';
-import { readCsv } from './csv.ts';
+import { featureSchema, readCsv } from './csv.ts';
 import { type Dataset, datasetOf } from './dataset.ts';
 import { kindOf, unreadable } from './files.ts';
 import { findIdx, readIdxFolder, readIdxPair, splits } from './images.ts';
 import { looksNamed, readNamed, setNames } from './named.ts';
 import { normalizeSchema } from './normalise.ts';
+import { hasFolders, readPhotos } from './photos.ts';
+import { readStrips } from './strips.ts';
+import { readText } from './text.ts';
 
 const common = {
   /** The number of examples, declared public; default: as many as there are, taken to be public. */
@@ -26,9 +29,22 @@ const className = z.union([z.string(), z.number()]).transform(String);
 const setSchema = z.strictObject({ set: text, ...common });
 const pairSchema = z.strictObject({ images: text, labels: text, ...common });
 const idxFolderSchema = z.strictObject({ path: text, split: z.enum(splits), ...common });
+const classes = z.array(className).min(2).optional();
+const table = { path: text, label: text.optional(), classes, delimiter: text.optional(), quotes: z.boolean().optional() };
 const csvSchema = z.strictObject({
-  path: text, label: text.optional(), features: z.array(text).min(1).optional(),
-  classes: z.array(className).min(2).optional(), delimiter: text.optional(), ...common,
+  ...table, features: z.union([z.array(text).min(1), z.record(text, featureSchema)]).optional(), ...common,
+});
+const textSchema = z.strictObject({
+  ...table, text: z.union([text, z.tuple([text, text])]), tokenizer: text, maxLength: z.number().int().positive().optional(),
+  size: common.size,
+});
+const pixelCount = z.number().int().positive();
+const photoSchema = z.strictObject({
+  path: text, labelFrom: z.literal('folder'), classes, resize: z.union([pixelCount, z.tuple([pixelCount, pixelCount])]).optional(),
+  crop: z.union([z.literal('center'), pixelCount]).optional(), channels: z.union([z.literal(1), z.literal(3)]).optional(), ...common,
+});
+const stripSchema = z.strictObject({
+  strips: z.union([text, z.array(text).min(1)]), labels: text, imageSize: z.tuple([pixelCount, pixelCount]), ...common,
 });
 const safetensorsSchema = z.strictObject({ path: text, features: text.optional(), label: text.optional(), ...common });
 
@@ -39,6 +55,9 @@ export type DataSpec =
   | z.input<typeof pairSchema>
   | z.input<typeof idxFolderSchema>
   | z.input<typeof csvSchema>
+  | z.input<typeof textSchema>
+  | z.input<typeof photoSchema>
+  | z.input<typeof stripSchema>
   | z.input<typeof safetensorsSchema>;
 
 export interface LoadOptions {
@@ -53,6 +72,10 @@ type Mapping = Readonly<Record<string, unknown>>;
  *
  * - `mnist:train`, `fashion-mnist:test@folder`, `{ set: 'mnist:train', normalize: 'unit' }`
  * - `table.csv`, `{ path: 'table.csv', label: 'income', features: ['age'], classes: ['low', 'high'] }` (also `.tsv`)
+ * - the same with `features: { age: { min: 0, max: 100 }, work: { categories: ['a', 'b'] } }`, by public bounds and categories
+ * - `{ path: 'reviews.tsv', text: 'sentence', tokenizer: 'tokenizer.json', maxLength: 64 }`, texts as tokens
+ * - `{ path: 'photos', labelFrom: 'folder', resize: 256, crop: 'center', normalize: 'imagenet' }`, a folder for each class
+ * - `{ strips: ['a.png', 'b.png'], labels: 'labels.json', imageSize: [32, 32] }`, an image in each row of pixels
  * - `features.safetensors`, `{ path: 'features.safetensors', features: 'x', label: 'y' }`
  * - `{ path: 'folder', split: 'train' }` in MNIST's layout, `{ images: 'a.gz', labels: 'b.gz' }` (IDX)
  *
@@ -69,10 +92,15 @@ export async function loadData(spec: DataSpec, { base = process.cwd() }: LoadOpt
 }
 
 async function loadMapping(spec: Mapping, base: string): Promise<Dataset> {
-  refusePlanned(spec);
+  if ('query' in spec) throw unsupported('data: query', 'the option query');
   if ('set' in spec) {
     const read = parseWith(setSchema, spec, 'data');
     return adjusted(await readNamed(fromBase(read.set, base), read.normalize), read);
+  }
+  if ('strips' in spec) {
+    const read = parseWith(stripSchema, spec, 'data');
+    const paths = typeof read.strips === 'string' ? [read.strips] : read.strips;
+    return adjusted(await readStrips(paths.map((path) => resolve(base, path)), { ...read, labels: resolve(base, read.labels) }), read);
   }
   if ('images' in spec || 'labels' in spec) {
     const read = parseWith(pairSchema, spec, 'data');
@@ -83,16 +111,20 @@ async function loadMapping(spec: Mapping, base: string): Promise<Dataset> {
   if (typeof path !== 'string' || path === '') {
     throw new GhostgradError({
       what: 'a data spec needs a source', where: 'data', found: `keys ${Object.keys(spec).join(', ') || '(none)'}`,
-      expected: 'set, path, or images and labels',
+      expected: 'set, path, strips and labels, or images and labels',
     });
   }
-  return loadPath({ ...spec, path: resolve(base, path) }, path);
+  return loadPath({ ...spec, path: resolve(base, path) }, path, base);
 }
 
-async function loadPath(spec: Mapping & { readonly path: string }, written: string): Promise<Dataset> {
+async function loadPath(spec: Mapping & { readonly path: string }, written: string, base: string): Promise<Dataset> {
   const where = `data "${written}"`;
   const kind = await kindOf(spec.path);
   const extension = extname(spec.path).toLowerCase();
+  if (kind === 'folder' && ('labelFrom' in spec || (!('split' in spec) && await hasFolders(spec.path)))) {
+    const read = parseWith(photoSchema, { labelFrom: 'folder', ...spec }, where);
+    return adjusted(await readPhotos(read.path, read), read);
+  }
   if (kind === 'folder') {
     const pairs = await Promise.all(splits.map((split) => findIdx(spec.path, split)));
     const isIdx = pairs.some((pair) => pair !== undefined);
@@ -103,6 +135,12 @@ async function loadPath(spec: Mapping & { readonly path: string }, written: stri
   switch (extension) {
     case '.csv':
     case '.tsv': {
+      if ('text' in spec || 'tokenizer' in spec) {
+        // Sentences between tabs are as they are: a quotation mark in them encloses nothing.
+        const tabs = extension === '.tsv';
+        const read = { delimiter: tabs ? '\t' : ',', quotes: !tabs, ...parseWith(textSchema, spec, where) };
+        return adjusted(await readText(read.path, { ...read, tokenizer: resolve(base, read.tokenizer) }), read);
+      }
       const { delimiter = extension === '.tsv' ? '\t' : ',', ...read } = parseWith(csvSchema, spec, where);
       return adjusted(await readCsv(read.path, { ...read, delimiter }), read);
     }
@@ -122,16 +160,9 @@ function fromBase(set: string, base: string): string {
   return at < 0 || isAbsolute(set.slice(at + 1)) ? set : `${set.slice(0, at)}@${resolve(base, set.slice(at + 1))}`;
 }
 
-const planned = ['labelFrom', 'resize', 'crop', 'text', 'tokenizer', 'maxLength', 'query'] as const;
-
-function refusePlanned(spec: Mapping): void {
-  const key = planned.find((name) => name in spec);
-  if (key !== undefined) throw unsupported(`data: ${key}`, `the option ${key}`);
-}
-
 const unsupported = (where: string, found: string): GhostgradError => new GhostgradError({
   what: 'this form of data is not supported yet', where, found,
-  expected: `a named set (${setNames.join(', ')}), .csv, .tsv or .safetensors, or IDX files`,
+  expected: `a named set (${setNames.join(', ')}), .csv, .tsv or .safetensors, IDX files, strips, or a folder of pictures for each class`,
 });
 
 /** What every form may set: the public size, and the shape of an example. */
