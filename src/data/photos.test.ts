@@ -56,7 +56,7 @@ describe('a folder of pictures for each class', () => {
     const { folder, write } = temporaryFolder();
     for (const name of ['a', 'b']) mkdirSync(join(folder, name));
     const refused = (spec: object, message: RegExp): Promise<void> =>
-      expect(loadData({ path: folder, labelFrom: 'folder', ...spec } as DataSpec)).rejects.toThrow(message);
+      expect(loadData({ path: folder, labelFrom: 'folder', ...spec })).rejects.toThrow(message);
     await refused({}, /no pictures/);
     write('a/1.png', await png(grey(0), 1, 1));
     write('b/2.png', await png([...grey(0), ...grey(0)], 2, 1));
@@ -81,7 +81,7 @@ describe('strips', () => {
     expect(image(set, 1).map((x) => Math.round(5 * x))).toEqual([1, 2, 1, 2, 1, 2]);
     expect(toNumbers(gatherColumn(set.labels, allRows(3)))).toEqual([3, 1, 2]);
     const refused = (spec: object, message: RegExp): Promise<void> =>
-      expect(loadData({ strips: 'a.png', labels: 'labels.json', imageSize: [1, 2], ...spec } as DataSpec, { base: folder })).rejects.toThrow(message);
+      expect(loadData({ strips: 'a.png', labels: 'labels.json', imageSize: [1, 2], ...spec }, { base: folder })).rejects.toThrow(message);
     await refused({}, /differ in number[^]*3 labels[^]*2/);
     await refused({ imageSize: [2, 2] }, /images of another size[^]*rows of 2 pixels[^]*rows of 4/);
     await refused({ labels: 'a.png' }, /not a list of labels/);

@@ -68,7 +68,7 @@ describe('texts', () => {
     write('bad.json', '{');
     write('a.tsv', 'text\tlabel\nsecret words\tmore secret\n');
     const refused = (spec: object, message: RegExp): Promise<void> =>
-      expect(loadData({ path: 'a.tsv', text: 'text', tokenizer: 't.json', maxLength: 4, ...spec } as DataSpec, { base: folder }))
+      expect(loadData({ path: 'a.tsv', text: 'text', tokenizer: 't.json', maxLength: 4, ...spec }, { base: folder }))
         .rejects.toThrow(message);
     await refused({ maxLength: undefined }, /no length[^]*maxLength: 64/);
     await refused({ text: 'txet' }, /unknown column "txet"[^]*did you mean "text"/);
