@@ -6,7 +6,7 @@ import { temporaryFolder } from '../../test/support/temp.ts';
 import { toNumbers } from '../tensor/tensor.ts';
 import { type Dataset, allRows, batchOf, gatherColumn } from './dataset.ts';
 import { readPicture } from './picture.ts';
-import { type DataSpec, loadData } from './spec.ts';
+import { loadData } from './spec.ts';
 
 const png = (pixels: readonly number[], width: number, height: number, channels: 1 | 3 | 4 = 3): Promise<Buffer> =>
   sharp(Uint8Array.from(pixels), { raw: { width, height, channels } }).png().toBuffer();

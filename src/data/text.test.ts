@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../../test/support/temp.ts';
 import { toNumbers } from '../tensor/tensor.ts';
 import { type Dataset, allRows, gatherColumn } from './dataset.ts';
-import { type DataSpec, loadData } from './spec.ts';
+import { loadData } from './spec.ts';
 import { readTokenizer } from './tokens.ts';
 
 const vocabulary = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', 'good', 'bad', 'film', 'a', 'very'];
