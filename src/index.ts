@@ -16,6 +16,7 @@ export type { TrainingInput } from './training/materials.ts';
 export { type EvaluateOptions, type Evaluation, evaluate } from './training/evaluate.ts';
 export { type ExplainOptions, type Explanation, type ExplainedLayer, explain } from './training/explain.ts';
 export { type CheckResult, check } from './training/check.ts';
+export { verify } from './training/verify.ts';
 export { type Expected, parseExpected } from './training/expected.ts';
 export { type ModelReference, type Recipe, type RecipeInput, resolveRecipe } from './training/recipe.ts';
 export { readRecipeFile } from './training/recipe-file.ts';
@@ -34,12 +35,17 @@ export {
   type PrivacyEvent,
   type PrivacyPlan,
   type PrivacySpent,
+  type Problem,
+  type Verification,
   calibrate,
+  certificateJsonSchema,
+  certificateSchema,
   deltaOf,
   epsilonOf,
   gaussian,
   poissonSampled,
   selfComposed,
+  verifyCertificate,
 } from './privacy/index.ts';
 export { type OptimizerSpec, type ScheduleOptions, optimizerNames, scheduleNames } from './optimizers/index.ts';
 export { type Engine, type Session, type SessionOptions } from './runtime/engine.ts';

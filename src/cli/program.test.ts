@@ -11,6 +11,7 @@ describe('ghostgrad', () => {
       ['evaluate'],
       ['explain'],
       ['check'],
+      ['verify'],
       ['epsilon'],
       ['calibrate'],
       ['bench'],

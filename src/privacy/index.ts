@@ -32,3 +32,5 @@ export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privati
 export { type CertificateOptions, certificate } from './certificate.ts';
 export { type Certificate, certificateJsonSchema, certificateSchema } from './certificate-schema.ts';
 export { nextGroups } from './thresholds.ts';
+export { type Problem } from './consistency.ts';
+export { type Verification, verifyCertificate } from './verify.ts';
