@@ -127,6 +127,7 @@ const biasedGelu = (slope: (b: GraphBuilder, x: Value) => Value): Operator => {
   });
   return {
     ...rules,
+    biases: [1],
     shape: (context) => {
       const [x, bias] = [operand(context, 0), context.inputs[1]];
       if (bias !== undefined && (bias.shape.length !== 1 || bias.shape[0] !== x.shape.at(-1))) {

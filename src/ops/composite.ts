@@ -27,6 +27,8 @@ export interface Composite {
   readonly shape?: Operator['shape'];
   /** Inputs that hold learned weights by what the operator is for. */
   readonly learned?: readonly number[];
+  /** Of these, the inputs that are added: biases, shifts. */
+  readonly biases?: readonly number[];
   /** Inputs that are statistics or settings and never trained. */
   readonly untrained?: readonly number[];
   /** Whether the engine cannot run a node whole, so that it is expanded where nothing is differentiated too. */

@@ -56,6 +56,7 @@ function contributedBias({ b, node }: Pick<ExpandContext, 'b' | 'node'>, rows: n
 /** Self-attention with the projections of queries, keys and values in one weight. */
 const packedAttention: Composite = {
   learned: [1, 2],
+  biases: [2],
   // ONNX Runtime 1.30 ends the process where the bias is omitted.
   lacksKernel: (node) => !has(node, 2),
   expand: (context) => {
@@ -122,6 +123,7 @@ function multiHeads({ b, node, inputs }: ExpandContext): readonly [Value, Value,
 
 const multiHeadAttention: Composite = {
   learned: [3],
+  biases: [3],
   expand: (context) => {
     const { b, node, inputs: [query, , , , mask, attentionBias, pastKey, pastValue] } = context;
     if (has(node, 8) || has(node, 9)) throw refuse(node, 'a cache of the past in a shared buffer cannot be trained with', forTraining);

@@ -104,6 +104,7 @@ const convGeometry = (node: Node, x: Shape, w: Shape): ConvolutionGeometry & { c
 
 const conv: Operator = {
   learned: [1, 2],
+  biases: [2],
   shape: (context) => {
     const [x, w] = [operand(context, 0), operand(context, 1)];
     checkOperands(context, (w.shape[1] ?? 0) * groupsOf(context.node), w.shape[0] ?? 0);
@@ -203,6 +204,7 @@ function convTransposeType(context: OperandContext): TensorType {
 
 const convTranspose: Operator = {
   learned: [1, 2],
+  biases: [2],
   shape: (context) => [convTransposeType(context)],
   batch: convolutionBatch,
   gradient: (context) => {

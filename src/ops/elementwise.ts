@@ -264,7 +264,7 @@ const dropout: Operator = {
 
 /** Elementwise arithmetic, comparison, logic, casts. */
 export const elementwise = {
-  Add: binary((_, dY) => dY, foldElementwise(onNumbers((x, y) => x + y, (x, y) => x + y))),
+  Add: { ...binary((_, dY) => dY, foldElementwise(onNumbers((x, y) => x + y, (x, y) => x + y))), biases: [0, 1] },
   Sub: binary(
     ({ b }, dY, index) => (index === 0 ? dY : neg(b, dY)), foldElementwise(onNumbers((x, y) => x - y, (x, y) => x - y)),
   ),

@@ -49,6 +49,7 @@ const layerNormalised = (b: GraphBuilder, x: Value, gamma: Value, beta: Value | 
 
 const skipLayerNormalization: Composite = {
   learned: [2, 3, 4],
+  biases: [3, 4],
   expand: (context) => {
     const { b, node, inputs: [, skip, gamma, beta, bias] } = context;
     const sum = residual(context, skip, bias);
@@ -59,6 +60,7 @@ const skipLayerNormalization: Composite = {
 
 const skipSimplifiedLayerNormalization: Composite = {
   learned: [2, 3],
+  biases: [3],
   expand: (context) => {
     const { b, node, inputs: [, skip, gamma, bias] } = context;
     const sum = residual(context, skip, bias);
@@ -77,6 +79,7 @@ function maskIndex(b: GraphBuilder, ids: Value, mask: Value | undefined): Value 
 /** BERT's embedding layer: words, positions and segments looked up, added and normalised. */
 const embedLayerNormalization: Composite = {
   learned: [2, 3, 4, 5, 6],
+  biases: [6],
   expand: ({ b, node, inputs }) => {
     const [ids, segments, words, positions, kinds, gamma, beta, mask, places] = inputs;
     if (ids === undefined || words === undefined || positions === undefined || gamma === undefined || beta === undefined) {
@@ -108,12 +111,14 @@ function groupNormalised({ b, node }: ExpandContext, x: Value, gamma: Value, bet
 
 const groupNorm: Composite = {
   learned: [1, 2],
+  biases: [2],
   expand: (context) => [groupNormalised(context, context.inputs[0]!, context.inputs[1]!, context.inputs[2]!)],
   lacksKernel: () => true,
 };
 
 const skipGroupNorm: Composite = {
   learned: [1, 2, 4],
+  biases: [2, 4],
   expand: (context) => {
     const { b, node, inputs: [x, gamma, beta, skip, bias] } = context;
     const [shape, own] = [b.shape(x!), skip === undefined ? [] : b.shape(skip)];

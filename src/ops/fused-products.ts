@@ -37,6 +37,7 @@ const named = (node: Node, ...names: readonly string[]): number[] => {
 
 const fusedGemm: Composite = {
   learned: [1, 2],
+  biases: [2],
   expand: ({ b, node, inputs }) => {
     const product = b.op('Gemm', inputs.flatMap((v) => (v === undefined ? [] : [v])), only(node, 'alpha', 'beta', 'transA', 'transB'));
     return [activated(b, node, product, named(node, 'activation_alpha', 'activation_beta'))];
@@ -46,6 +47,7 @@ const fusedGemm: Composite = {
 /** A convolution, something of its own shape added, and an activation. */
 const fusedConv: Composite = {
   learned: [1, 2],
+  biases: [2],
   expand: ({ b, node, inputs: [x, weight, bias, added] }) => {
     const params = node.attributes['activation_params'];
     const image = b.op('Conv', bias === undefined ? [x!, weight!] : [x!, weight!, bias],
@@ -71,6 +73,7 @@ const transposeMatMul: Composite = {
 
 const gemmFastGelu: Composite = {
   learned: [1, 2],
+  biases: [2],
   expand: ({ b, inputs: [x, weight, bias] }) => {
     const product = b.op('MatMul', [x!, weight!]);
     return [b.op('FastGelu', bias === undefined ? [product] : [product, bias], {}, 'com.microsoft')];
@@ -81,6 +84,7 @@ const gemmFastGelu: Composite = {
 /** x + bias + skip. */
 const biasAdd: Composite = {
   learned: [1],
+  biases: [1],
   expand: ({ b, inputs: [x, bias, skip] }) => [add(b, add(b, x!, bias!), skip!)],
   lacksKernel: () => true,
 };
@@ -88,6 +92,7 @@ const biasAdd: Composite = {
 /** The first half of x + bias times Gelu of the second. */
 const biasSplitGelu: Composite = {
   learned: [1],
+  biases: [1],
   expand: ({ b, inputs: [x, bias] }) => {
     const half = b.shape(x!).at(-1)! / 2;
     const [left, right] = b.ops('Split', [add(b, x!, bias!), b.ints([half, half])], 2, { axis: int(-1) });

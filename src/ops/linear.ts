@@ -219,6 +219,7 @@ const broadcastsTo = (from: Shape, to: Shape): boolean =>
 
 const gemm: Operator = {
   learned: [0, 1, 2],
+  biases: [2],
   shape: (context) => {
     const [a, b, c] = [operand(context, 0), operand(context, 1), context.inputs[2]];
     if (a.shape.length !== 2 || b.shape.length !== 2) {

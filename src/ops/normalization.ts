@@ -84,6 +84,7 @@ const axisOf = (node: Node, rank: number): number => axisAttribute(node, rank, -
 
 const layerNormalization: Operator = {
   learned: [1, 2],
+  biases: [2],
   shape: (context) => {
     const [x, s] = [operand(context, 0), operand(context, 1)];
     const rank = x.shape.length;
@@ -218,6 +219,7 @@ const channelNormRules = (groupSize: GroupSize): Pick<Operator, 'gradient' | 'pa
 
 const groupNormalization: Operator = {
   learned: [1, 2],
+  biases: [2],
   shape: (context) => {
     const x = channelsType(context, [1, 2], 2);
     const groups = intAttribute(context.node, 'num_groups', 0);
@@ -233,6 +235,7 @@ const groupNormalization: Operator = {
 
 const instanceNormalization: Operator = {
   learned: [1, 2],
+  biases: [2],
   shape: (context) => [channelsType(context, [1, 2], 3)],
   batch: perImageBatch,
   ...channelNormRules((_, x) => sizeOf(x.slice(2))),
@@ -243,6 +246,7 @@ const freezeBatchNorm = 'export the model in evaluation mode (frozen statistics)
 
 const batchNormalization: Operator = {
   learned: [1, 2],
+  biases: [2],
   shape: (context) => {
     const x = channelsType(context, [1, 2, 3, 4], 2);
     const statistic: TensorType = { dtype: operand(context, 3).dtype, shape: [x.shape[1]!] };

@@ -159,6 +159,8 @@ export interface Operator {
   readonly parameter?: (context: ParameterContext) => ParameterUse;
   /** Inputs that hold learned weights by what the operator is for: a kernel, a matrix, a table, a scale, a bias. */
   readonly learned?: readonly number[];
+  /** Of these, the inputs that are added: biases, shifts. */
+  readonly biases?: readonly number[];
   /** Inputs that hold learned weights where they have one number for each channel, and else mostly constants. */
   readonly learnedByChannel?: readonly number[];
   /**

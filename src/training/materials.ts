@@ -1,8 +1,13 @@
 import { type DataSpec, type Dataset, loadData } from '../data/index.ts';
 import type { Graph } from '../graph/ir.ts';
+import { specialise } from '../graph/specialise.ts';
 import { withGroupNorm } from '../models/batchnorm.ts';
+import { bodyOf, withHead } from '../models/head.ts';
+import { semantics } from '../ops/table.ts';
+import { taskFor } from './examples.ts';
 import { loadModel, prepareModel } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
+import { trainableOf } from './trainable.ts';
 
 /** A recipe whose model and data may also be objects in memory. */
 export type TrainingInput = Omit<RecipeInput, 'model' | 'data'> & {
@@ -16,7 +21,10 @@ export type TrainingInput = Omit<RecipeInput, 'model' | 'data'> & {
 };
 
 export interface Materials {
+  /** The model with its head; and the output that the loss is taken of, where it is not the only one. */
   readonly source: ReturnType<typeof loadModel>;
+  /** What is trained, by names and patterns. */
+  readonly trainable: 'all' | readonly string[];
   readonly trainingSet: Dataset;
   readonly testSet: Dataset | undefined;
 }
@@ -29,11 +37,27 @@ export interface Materials {
 export async function loadMaterials({ model, data }: TrainingInput, recipe: Recipe): Promise<Materials> {
   const load = async (set: DataSpec | Dataset): Promise<Dataset> => (isDataset(set) ? set : loadData(set));
   const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, { seed: recipe.training.seed });
+  const converted = recipe.convertBatchNorm === true ? { ...source, model: withGroupNorm(source.model) } : source;
+  const trainingSet = await load(data.train);
+  const headed: Materials['source'] = recipe.head === undefined ? converted : { model: headOn(converted, trainingSet, recipe) };
   return {
-    source: recipe.convertBatchNorm === true ? { ...source, model: withGroupNorm(source.model) } : source,
-    trainingSet: await load(data.train),
+    source: headed,
+    trainable: trainableOf(headed.model, recipe.trainable, { output: headed.output, hasHead: recipe.head !== undefined }),
+    trainingSet,
     testSet: data.test === undefined ? undefined : await load(data.test),
   };
+}
+
+/** The model with the recipe's head, on features of the shape that the data gives them. */
+function headOn({ model, output }: Materials['source'], data: Dataset, { head, shapes, training }: Recipe): Graph {
+  const options = { ...head!, output: head!.output ?? output };
+  const body = bodyOf(model, options.output);
+  const rows = 2;
+  // A loss by name of an output asks nothing else of the model than its value.
+  const task = taskFor({ model: body, loss: `output:${body.outputs[0]!.name}` }, data, { bindings: shapes, where: 'shapes' });
+  const sizes = Object.fromEntries(Object.entries(task.exampleShapes ?? {}).map(([name, shape]) => [name, [rows, ...shape]]));
+  const [{ shape } = { shape: null }] = specialise(task.model, sizes, semantics).outputs;
+  return withHead(model, options, (shape ?? []).slice(1) as readonly number[], training.seed);
 }
 
 /** The recipe as it is recorded: what is in memory goes by its name. What else it holds is not looked at. */

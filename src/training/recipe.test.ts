@@ -211,10 +211,7 @@ describe('resolveRecipe', () => {
   });
 
   it.each([
-    ['head', { classes: 10 }],
     ['loss', 'causal-lm'],
-    ['trainable', 'head'],
-    ['trainable', 'bias'],
     ['trainable', { lora: { rank: 8 } }],
     ['privacy.epsilon', [1, 2]],
     ['privacy.noise', 'discrete'],

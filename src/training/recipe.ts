@@ -3,6 +3,7 @@ import { parseClipFunction } from '../clipping/clip-functions.ts';
 import { type Mode, modes } from '../clipping/plan.ts';
 import type { DataSpec } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
+import { headInits } from '../models/head.ts';
 import { type ModelSpec, isModelName, modelNames } from '../models/index.ts';
 import {
   type OptimizerSpec,
@@ -81,6 +82,14 @@ const modelSchema = z.preprocess(
   ),
 );
 
+const headSchema = z.strictObject({
+  output: text.optional(),
+  classes: z.number().int().min(1),
+  init: z.enum(headInits).default('near-zero'),
+  scale: z.number().positive().default(1e-4),
+  bias: z.number().default(0),
+});
+
 const recipeSchema = z.strictObject({
   model: modelSchema,
   data: z.strictObject({ train: source, test: source.optional(), size: count.optional() }),
@@ -89,7 +98,9 @@ const recipeSchema = z.strictObject({
   // Sizes of the model's inputs as in --shape; the data must agree.
   shapes: z.record(text, z.union([count.transform((size) => [size]), z.array(z.union([count, text])).min(1)])).optional(),
   loss: z.custom<LossName>(isLoss, [...lossNames, 'output:<name>'].join(', ')).default('cross-entropy'),
-  trainable: z.union([z.literal('all'), z.array(text).min(1)]).default('all'),
+  trainable: z.union([z.enum(['all', 'head', 'bias']), z.array(text).min(1)]).default('all'),
+  // A linear classifier in place of what stands behind a value of the model.
+  head: headSchema.optional(),
   privacy: z.union([z.literal('none'), privacySchema]),
   clipping: clippingSchema.prefault({}),
   training: trainingSchema,
@@ -257,9 +268,8 @@ const is = (...values: readonly unknown[]) => (value: unknown): boolean => value
 
 /** What recipes have words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
 const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
-  ['head', () => true, 'a model that has its head'],
   ['loss', is('causal-lm'), lossNames.filter((name) => name !== 'causal-lm').join(', ')],
-  ['trainable', (value) => is('head', 'bias')(value) || isMapping(value), 'all, or patterns of parameter names'],
+  ['trainable', isMapping, 'all, head, bias, or patterns of parameter names'],
   ['privacy.epsilon', Array.isArray, 'one number'],
   ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],

@@ -175,6 +175,22 @@ describe('a run', () => {
     expect(openModel(join(output, 'model.onnx')).metadata['ghostgrad.privacy']).toBe('none: trained without privacy');
   });
 
+  it('trains a head near zero on a value of a frozen model, and nothing else', async () => {
+    const body = buildModel(blobModel, { seed: 3 });
+    const [value] = body.nodes.at(-1)!.inputs;
+    const run = await prepare(recipe({
+      model: body, head: { output: value!, classes: 2 }, trainable: 'head', training: { ...recipe().training, seed: 1 },
+    }));
+    expect([...run.plan!.groups[0]!.parameters].sort()).toEqual(['head.bias', 'head.weight']);
+    for await (const _ of run.steps());
+    const model = run.model();
+    const { test } = await run.finish();
+    expect(test!.accuracy).toBeGreaterThan(0.9);
+    for (const [name, { data }] of model.initializers)
+      if (!name.startsWith('head.')) expect(data, name).toEqual(body.initializers.get(name)!.data);
+    expect(model.outputs).toMatchObject([{ name: 'logits', shape: ['batch', 2] }]);
+  });
+
   it.each(['without-replacement', 'truncated-poisson'] as const)('draws and accounts for batches %s', async (sampling) => {
     const run = await prepare(recipe({ privacy: { epsilon: 8, delta: 1e-4, sampling }, training: shorter(3, { seed: 1 }) }));
     const sizes: number[] = [];

@@ -101,8 +101,8 @@ export async function prepare(
   const { seed } = recipe.training;
   const threads = recipe.performance.threads === 'auto' ? undefined : recipe.performance.threads;
 
-  const { source, trainingSet, testSet } = await loadMaterials(input, recipe);
-  const task = taskFor({ ...source, loss: recipe.loss, trainable: recipe.trainable }, trainingSet, {
+  const { source, trainable, trainingSet, testSet } = await loadMaterials(input, recipe);
+  const task = taskFor({ ...source, loss: recipe.loss, trainable }, trainingSet, {
     bindings: recipe.shapes,
     where: 'shapes',
   });
