@@ -1,11 +1,13 @@
+import { open } from 'node:fs/promises';
 import { GhostgradError } from '../errors.ts';
-import { decodeSafetensors } from '../tensor/safetensors.ts';
-import { type DType, type Tensor } from '../tensor/tensor.ts';
+import { decodeSafetensors, readSafetensorsHeader } from '../tensor/safetensors.ts';
+import { type DType, type Shape, type Tensor, allocate, bytesPerElement, sizeOf } from '../tensor/tensor.ts';
 import { unknownName } from '../suggest.ts';
 import { type AnyColumn, byteColumn, floatColumn, integerColumn } from './column.ts';
 import { type Dataset, datasetOf } from './dataset.ts';
-import { readBytes } from './files.ts';
+import { readBytes, unreadable } from './files.ts';
 import { type Normalize, byteTables, normaliseFloats } from './normalise.ts';
+import { type Decode, streamedColumn } from './streamed.ts';
 
 const featureTypes: readonly DType[] = ['float32', 'float64', 'float16', 'bfloat16', 'uint8'];
 
@@ -45,12 +47,17 @@ export function labelColumn(t: Tensor, where: string): AnyColumn {
 
 function floats({ dtype, data }: Tensor): Float32Array {
   if (data instanceof Float32Array) return data;
-  if (dtype === 'float16') return Float32Array.from(data as Uint16Array, half);
-  if (dtype === 'bfloat16') {
-    const bits = Uint32Array.from(data as Uint16Array, (x) => x << 16);
-    return new Float32Array(bits.buffer);
-  }
-  return Float32Array.from(data as ArrayLike<number>);
+  const values = new Float32Array(data.length);
+  widen(dtype, data as Readonly<ArrayLike<number>>, values);
+  return values;
+}
+
+function widen(dtype: DType, data: Readonly<ArrayLike<number>>, into: Float32Array): void {
+  if (dtype === 'float16') for (let i = 0; i < into.length; i++) into[i] = halves[data[i]!]!;
+  else if (dtype === 'bfloat16') {
+    const bits = new Uint32Array(into.buffer, into.byteOffset, into.length);
+    for (let i = 0; i < bits.length; i++) bits[i] = data[i]! << 16;
+  } else into.set(data);
 }
 
 /** The value of an IEEE half: 1 sign, 5 exponent and 10 fraction bits. */
@@ -62,18 +69,30 @@ function half(bits: number): number {
   return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
 }
 
+/** Every half there is. */
+const halves = Float32Array.from({ length: 1 << 16 }, (_, bits) => half(bits));
+
 export interface SafetensorsOptions {
   /** The array of features, [rows, ...]; default `x`. */
   readonly features?: string | undefined;
   /** The array of labels, [rows]; default `y`. */
   readonly label?: string | undefined;
   readonly normalize?: Normalize | undefined;
+  /** Whether the features stay in the file and are read batch by batch; default: where they are larger than 256 MiB. */
+  readonly stream?: boolean | undefined;
 }
 
-/** A dataset from two arrays of a safetensors file. Throws GhostgradError when it cannot be read or lacks one. */
+const largestInMemory = 2 ** 28;
+
+/**
+ * A dataset from two arrays of a safetensors file (plain or gzip), of which only the labels and smaller features are held in
+ * memory. Throws GhostgradError when it cannot be read or lacks one.
+ */
 export async function readSafetensorsData(
-  path: string, { features = 'x', label = 'y', normalize }: SafetensorsOptions = {},
+  path: string, { features = 'x', label = 'y', normalize, stream }: SafetensorsOptions = {},
 ): Promise<Dataset> {
+  const streamed = await streamedFrom(path, { features, label, normalize, stream });
+  if (streamed !== undefined) return streamed;
   const { tensors } = decodeSafetensors(await readBytes(path), path);
   const named = (name: string, option: string): Tensor => {
     const found = tensors.get(name);
@@ -86,4 +105,75 @@ export async function readSafetensorsData(
     features: new Map([['input', input]]),
     labels: labelColumn(named(label, 'label'), `array "${label}" of ${path}`),
   });
+}
+
+/** The dataset whose features stay in their file, where that is asked for or they are large; else undefined. */
+async function streamedFrom(
+  path: string, { features, label, normalize, stream }: SafetensorsOptions & { readonly features: string; readonly label: string },
+): Promise<Dataset | undefined> {
+  const { start, total } = await startOf(path);
+  if (stream === false || start === undefined || (stream === undefined && total <= largestInMemory)) return undefined;
+  const { entries, dataStart } = readSafetensorsHeader(start, path, total);
+  const [x, y] = [entries.get(features), entries.get(label)];
+  // What is missing or of another kind is told where all is read.
+  if (x === undefined || y === undefined || x.shape.length === 0 || !featureTypes.includes(x.dtype)) return undefined;
+  if (stream === undefined && x.end - x.begin <= largestInMemory) return undefined;
+  const [rows, ...shape] = x.shape as [number, ...number[]];
+  const where = `array "${features}" of ${path}`;
+  const labels = allocate(y.dtype, sizeOf(y.shape));
+  await readAt(path, dataStart + y.begin, new Uint8Array(labels.buffer));
+  return datasetOf({
+    name: path,
+    features: new Map([['input', streamedColumn({ path, offset: dataStart + x.begin, dtype: x.dtype, rows, shape }, decoderOf(x.dtype, shape, where, normalize))]]),
+    labels: labelColumn({ dtype: y.dtype, shape: y.shape, data: labels }, `array "${label}" of ${path}`),
+  });
+}
+
+/** Turns stored bytes into scaled float32, as {@link featureColumn} does. */
+function decoderOf(dtype: DType, shape: Shape, where: string, normalize?: Normalize): Decode {
+  if (dtype === 'uint8') {
+    const tables = byteTables(normalize ?? 'unit', shape, where);
+    const part = sizeOf(shape) / tables.length;
+    return (bytes, into) => {
+      for (let i = 0; i < into.length; i++) into[i] = tables[Math.floor(i / part) % tables.length]![bytes[i]!]!;
+    };
+  }
+  const size = bytesPerElement(dtype);
+  return (bytes, into) => {
+    // A copy, since what was read may lie at any byte.
+    const own = bytes.slice().buffer;
+    const count = own.byteLength / size;
+    widen(dtype, dtype === 'float32' ? new Float32Array(own, 0, count) : dtype === 'float64' ? new Float64Array(own, 0, count) : new Uint16Array(own, 0, count), into);
+    normaliseFloats(into, normalize ?? 'none', shape, where);
+  };
+}
+
+/** The beginning of a file, its header at least, and how large the file is; no beginning where it is gzip's. */
+async function startOf(path: string): Promise<{ readonly start?: Uint8Array; readonly total: number }> {
+  const file = await open(path, 'r').catch((error: unknown) => { throw unreadable(path, error); });
+  try {
+    const { size: total } = await file.stat();
+    const first = new Uint8Array(8);
+    await file.read(first, 0, 8, 0);
+    const length = Number(new DataView(first.buffer).getBigUint64(0, true));
+    if ((first[0] === 0x1f && first[1] === 0x8b) || length > Math.min(total, largestInMemory)) return { total };
+    const start = new Uint8Array(8 + length);
+    await file.read(start, 0, start.length, 0);
+    return { start, total };
+  } finally {
+    await file.close();
+  }
+}
+
+async function readAt(path: string, position: number, into: Uint8Array): Promise<void> {
+  const file = await open(path, 'r');
+  try {
+    for (let done = 0; done < into.length;) {
+      const { bytesRead } = await file.read(into, done, into.length - done, position + done);
+      if (bytesRead === 0) throw unreadable(path, new Error('it ends too soon'));
+      done += bytesRead;
+    }
+  } finally {
+    await file.close();
+  }
 }

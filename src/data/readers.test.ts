@@ -178,6 +178,42 @@ describe('safetensors', () => {
     expect(whole(targets)).toEqual({ x: float32([0, 0.5], [2, 1]), y: float32([0.5, 1]) });
   });
 
+  it('gives the same rows where they stay in the file, whatever the order they are asked for in', async () => {
+    const { write } = temporaryFolder();
+    const rows = 500;
+    const numbers = Array.from({ length: 6 * rows }, (_, i) => (i * 37) % 101 - 50);
+    const kinds = {
+      f4: tensor('float32', [rows, 2, 3], Float32Array.from(numbers)),
+      f8: tensor('float64', [rows, 2, 3], Float64Array.from(numbers)),
+      f2: tensor('float16', [rows, 2, 3], Uint16Array.from(numbers, (x) => (x + 50) * 200)),
+      b2: tensor('bfloat16', [rows, 2, 3], Uint16Array.from(numbers, (x) => 0x4000 + x)),
+      u1: tensor('uint8', [rows, 2, 3], Uint8Array.from(numbers, (x) => x + 50)),
+      y: tensor('int64', [rows], BigInt64Array.from({ length: rows }, (_, i) => BigInt(i % 7))),
+    };
+    const path = write('s.safetensors', encodeSafetensors(new Map<string, Tensor>(Object.entries(kinds))));
+    for (const features of ['f4', 'f8', 'f2', 'b2', 'u1']) {
+      for (const normalize of [undefined, { mean: [1, 2], std: [2, 3] }]) {
+        const [held, streamed] = await Promise.all([false, true].map((stream) => readSafetensorsData(path, { features, stream, normalize })));
+        for (const indices of [[0, 1, 2, 3], [499, 3, 4, 5, 3, 0], [], Array.from({ length: rows }, (_, i) => i)]) {
+          const [a, b] = [held!, streamed!].map((set) => batchOf(set, Uint32Array.from(indices), indices.length + 2));
+          expect(b, `${features} ${indices.length}`).toEqual(a);
+        }
+        expect(streamed!.features.get('input')!.firstNonFinite()).toBeUndefined();
+      }
+    }
+  });
+
+  it('finds what is not finite in a file, and says when the file changed', async () => {
+    const { write } = temporaryFolder();
+    const x = Float32Array.from({ length: 300 }, (_, i) => (i === 217 ? NaN : i));
+    const file = new Map<string, Tensor>([['x', tensor('float32', [100, 3], x)], ['y', tensor('float32', [100], new Float32Array(100))]]);
+    const set = await readSafetensorsData(write('n.safetensors', encodeSafetensors(file)), { stream: true });
+    expect(set.features.get('input')!.firstNonFinite()).toEqual({ row: 72, element: 1 });
+    expect(() => gatherColumn(set.features.get('input')!, Uint32Array.of(100))).toThrow(RangeError);
+    write('n.safetensors', '');
+    expect(() => gatherColumn(set.features.get('input')!, Uint32Array.of(0))).toThrow('the data changed while it was used');
+  });
+
   it('refuses absent arrays, other types and damaged files', async () => {
     const path = save({ x: float32([1], [1, 1]), labels: int64([1]), ids: int64([1], [1, 1]) });
     expect(await refusal(readSafetensorsData(path, { label: 'label' })))

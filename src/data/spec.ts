@@ -46,7 +46,9 @@ const photoSchema = z.strictObject({
 const stripSchema = z.strictObject({
   strips: z.union([text, z.array(text).min(1)]), labels: text, imageSize: z.tuple([pixelCount, pixelCount]), ...common,
 });
-const safetensorsSchema = z.strictObject({ path: text, features: text.optional(), label: text.optional(), ...common });
+const safetensorsSchema = z.strictObject({
+  path: text, features: text.optional(), label: text.optional(), stream: z.boolean().optional(), ...common,
+});
 
 /** A data spec: a named set or a path, or a mapping with its options. */
 export type DataSpec =
