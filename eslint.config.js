@@ -25,7 +25,8 @@ const faces = {
   training: lower,
   bench: [...lower, 'training'],
   audit: [...lower, 'training'],
-  cli: [...lower, 'training', 'bench', 'audit'],
+  report: [...lower, 'training', 'bench'],
+  cli: [...lower, 'training', 'bench', 'audit', 'report'],
 };
 const all = { ...layers, ...faces };
 

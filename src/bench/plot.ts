@@ -5,6 +5,8 @@ export interface PlotText {
   readonly title: string;
   /** What the plot shows, for those who cannot see it. */
   readonly description: string;
+  /** Makes its names its own, for a page that holds several plots; by default it is a file of its own. */
+  readonly id?: string | undefined;
 }
 
 export interface Axis {
@@ -18,6 +20,8 @@ export interface Series {
   readonly points: readonly Point[];
   /** Drawn broken and without marks, as for a prediction. */
   readonly dashed?: boolean | undefined;
+  /** Whether its points are marked; default: where the line is not broken. */
+  readonly marked?: boolean | undefined;
   /** Which colour it has; by default its place among the series. */
   readonly colour?: number | undefined;
 }
@@ -92,12 +96,12 @@ export function lineChart({ x, y, series, ...text }: LineChart): string {
   const all = shown.flatMap(({ points }) => points);
   const across = scaleOf(all.map(([px]) => px), x.scale ?? 'linear', area.left, area.right);
   const up = scaleOf(all.map(([, py]) => py), y.scale ?? 'linear', area.bottom, area.top);
-  const lines = shown.map(({ name, points, dashed, colour }, i) => {
+  const lines = shown.map(({ name, points, dashed, marked = dashed !== true, colour }, i) => {
     const stroke = colourOf(colour ?? i);
     const places = [...points].sort(([a], [b]) => a - b).map(([px, py]) => [across.at(px), up.at(py)] as const);
     const path = places.map((place) => place.map(number).join()).join(' ');
     const line = `<polyline points="${path}" fill="none" stroke="${stroke}" stroke-width="2"${dashed === true ? ' stroke-dasharray="6 4"' : ''}/>`;
-    const marks = dashed === true ? [] : places.map(([px, py]) => mark(colour ?? i, px, py));
+    const marks = !marked ? [] : places.map(([px, py]) => mark(colour ?? i, px, py));
     return [`<g><title>${escape(name)}</title>`, line, ...marks, '</g>'].join('\n');
   });
   const ticks = across.ticks.map((value) => label(across.at(value), area.bottom + 18, show(value), 'middle'));
@@ -129,15 +133,19 @@ export function barChart({ y, groups, series, reference, ...text }: BarChart): s
   return svg(text, [grid(up), ...bars, ...across, upright(y), ...legend(series.map(({ name }, at) => ({ name, dashed: false, at })))]);
 }
 
-const svg = ({ title, description }: PlotText, parts: readonly string[]): string => `<svg xmlns="http://www.w3.org/2000/svg" \
-viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" aria-labelledby="title description" \
+const svg = ({ title, description, id }: PlotText, parts: readonly string[]): string => {
+  const named = (name: string): string => (id === undefined ? name : `${id}-${name}`);
+  // A page needs no name space for it.
+  return `<svg${id === undefined ? ' xmlns="http://www.w3.org/2000/svg"' : ''} \
+viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img" aria-labelledby="${named('title')} ${named('description')}" \
 font-family="system-ui, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="12">
-<title id="title">${escape(title)}</title>
-<desc id="description">${escape(description)}</desc>
+<title id="${named('title')}">${escape(title)}</title>
+<desc id="${named('description')}">${escape(description)}</desc>
 ${label(area.left, 24, title, 'start', 15)}
 ${parts.join('\n')}
 </svg>
 `;
+};
 
 const grid = ({ at, ticks }: Scale): string => ticks.map((value) => [
   `<line x1="${area.left}" x2="${area.right}" y1="${number(at(value))}" y2="${number(at(value))}" stroke="${ink}" stroke-opacity="0.35"/>`,

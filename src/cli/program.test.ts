@@ -12,6 +12,7 @@ describe('ghostgrad', () => {
       ['explain'],
       ['check'],
       ['verify'],
+      ['report'],
       ['epsilon'],
       ['calibrate'],
       ['bench'],

@@ -8,12 +8,13 @@ import { check } from './commands/check.ts';
 import { epsilon } from './commands/epsilon.ts';
 import { evaluate } from './commands/evaluate.ts';
 import { explain } from './commands/explain.ts';
+import { report } from './commands/report.ts';
 import { train } from './commands/train.ts';
 import { verify } from './commands/verify.ts';
 import { type Io, coloursFor } from './io.ts';
 
 /** Adding a command: one file in commands/ and its name here. */
-const commands = [train, evaluate, explain, check, verify, epsilon, calibrate, bench];
+const commands = [train, evaluate, explain, check, verify, report, epsilon, calibrate, bench];
 
 /**
  * The command line.

@@ -30,6 +30,7 @@ export { type AdaptiveThresholds } from './quantiles.ts';
 export { type Neighbors, type Sampling, checkRows, defaultNeighbors, hasFixedSize, samplings, supportedNeighbors, supportedSampling } from './sampling.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';
 export { type CertificateOptions, certificate } from './certificate.ts';
+export { certificateSoFar } from './so-far.ts';
 export { type Certificate, certificateJsonSchema, certificateSchema } from './certificate-schema.ts';
 export { nextGroups } from './thresholds.ts';
 export { type Problem } from './consistency.ts';

@@ -20,7 +20,7 @@ import { recipeText } from './recipe-file.ts';
  * - `ledger.jsonl`: what was spent, step by step
  * - `metrics.jsonl`, `events.out.tfevents.*`: numbers that are public or covered by ε
  * - `private/metrics.jsonl`: numbers that are not covered by ε
- * - `checkpoint/`: parameters, the optimizer's state and the clipping thresholds
+ * - `checkpoint/`: parameters, the optimizer's state, the clipping thresholds, and what the certificate says of the plan
  */
 export interface RunFolder {
   readonly path: string;
@@ -28,6 +28,8 @@ export interface RunFolder {
   readonly metrics: MetricsLog;
   saveModel(model: Graph): void;
   saveCertificate(certificate: Certificate): void;
+  /** Keeps the certificate of the run before its first step, from which a report tells what an unfinished run has spent. */
+  saveStart(certificate: Certificate): void;
   /** @param groups with the thresholds of the next step; none without privacy */
   saveCheckpoint(parameters: Parameters, state: OptimizerState, groups: Groups): void;
   saveResult(result: object): void;
@@ -74,6 +76,7 @@ export function createRunFolder(path: string, recipe: Recipe): RunFolder {
     metrics: metricsLog(path),
     saveModel: (model) => writeModel(join(path, 'model.onnx'), model),
     saveCertificate: (certificate) => write('privacy.json', `${JSON.stringify(certificate, null, 2)}\n`),
+    saveStart: (certificate) => write(startCertificate, `${JSON.stringify(certificate, null, 2)}\n`),
     saveCheckpoint: (parameters, { step, tensors }, groups) => {
       const metadata = { step: String(step) };
       writeFileAtomically(join(checkpoint, 'parameters.safetensors'), safetensorsChunks(parameters, metadata));
@@ -89,6 +92,9 @@ export function createRunFolder(path: string, recipe: Recipe): RunFolder {
     saveResult: (result) => write('result.json', `${JSON.stringify(result, null, 2)}\n`),
   };
 }
+
+/** Where a run folder keeps {@link RunFolder.saveStart}'s certificate. */
+export const startCertificate = 'checkpoint/certificate.json';
 
 const uncovered = `The numbers in this folder were computed from the private data without noise: training losses, gradient
 norms, clip fractions, drawn batch sizes. The privacy guarantee of the run does not cover them. Keep them as you keep

@@ -240,6 +240,8 @@ export async function prepare(
     return result;
   }
 
+  const start = currentCertificate();
+  if (start !== null && state.step === 0) folder?.saveStart(start);
   return {
     recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, steps, model: currentModel, certificate: currentCertificate, finish, release,
   };

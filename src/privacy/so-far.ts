@@ -1,0 +1,31 @@
+import { epsilonOf } from './accountant.ts';
+import { noiseDeviations } from './allocation.ts';
+import type { Certificate } from './certificate-schema.ts';
+import type { LedgerReading } from './ledger.ts';
+import { assumptionsOf, guaranteeOf } from './statement.ts';
+
+/**
+ * The certificate of a run that has not ended: what its ledger says by now, in place of nothing.
+ *
+ * @param start the certificate of the run before its first step
+ * @param thresholds those of the last step by group, where they adapt and are known
+ * @throws GhostgradError when the accountant cannot account for what the ledger holds
+ */
+export function certificateSoFar(
+  start: Certificate, { event, lines, head }: Pick<LedgerReading, 'event' | 'lines' | 'head'>, thresholds: Readonly<Record<string, number>> = {},
+): Certificate {
+  const steps = lines.reduce((most, { step }) => Math.max(most, step + 1), 0);
+  const epsilon = lines.length === 0 ? 0 : epsilonOf(event, start.delta, start.accountant).epsilon;
+  const norms = start.clipping.groups.map(({ name, norm }) => thresholds[name] ?? norm);
+  const deviations = noiseDeviations(start.clipping.groups.map((group, k) => ({ ...group, norm: norms[k]! })), {
+    allocation: start.clipping.allocation, rho: start.clipping.rho, gradientMultiplier: start.noise.gradientMultiplier,
+  });
+  const groups = start.clipping.groups.map((group, k) => ({ ...group, finalNorm: norms[k]!, finalDeviation: deviations[k]! }));
+  const now = { ...start, steps, epsilon, event, ledger: { lines: lines.length, head }, clipping: { ...start.clipping, groups } };
+  const before = new Set(assumptionsOf(start));
+  return {
+    ...now,
+    guarantee: guaranteeOf(now),
+    assumptions: [...assumptionsOf(now), ...start.assumptions.filter((text) => !before.has(text))],
+  };
+}
