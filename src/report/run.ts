@@ -62,7 +62,7 @@ export async function readRun(folder: string, { uncovered }: { readonly uncovere
 }
 
 const thresholdsOf = (metrics: readonly MetricsLine[]): Readonly<Record<string, number>> =>
-  Object.fromEntries(Object.entries(metrics.at(-1)?.['thresholds'] ?? {}).filter(([, value]) => typeof value === 'number')) as Record<string, number>;
+  Object.fromEntries(Object.entries(metrics.at(-1)?.['thresholds'] ?? {}).filter(([, value]) => typeof value === 'number'));
 
 /** The mapping that JSON holds; null for anything else. */
 function object(text: string | null): MetricsLine | null {
