@@ -1,11 +1,14 @@
 import { describe, expect, it } from 'vitest';
-import { epsilonOf, gaussian, poissonSampled, selfComposed } from '../privacy/index.ts';
+import { type PrivacyEvent, epsilonOf, gaussian, poissonSampled, selfComposed } from '../privacy/index.ts';
 import { normalCdf } from '../privacy/special.ts';
-import { epsilonOfCurve, epsilonOfRates, withNoise } from './trade-off.ts';
+import { type Rates, epsilonOfCurve as epsilonOfPoint, epsilonOfRates, pointOfAccuracy, pointOfRates, withNoise } from './trade-off.ts';
 
 /** The rates of the best test between N(0, 1) and N(μ, 1) at a threshold. */
 const gaussianRates = (mu: number, threshold: number) =>
   ({ truePositive: normalCdf(mu - threshold), falsePositive: normalCdf(-threshold) });
+
+const epsilonOfCurve = (rates: Rates, claimed: PrivacyEvent, delta: number): number =>
+  epsilonOfPoint(pointOfRates(rates), claimed, delta);
 
 describe('rates against one point of the curve', () => {
   it('refute an ε below that of randomized response, both ways', () => {
@@ -34,6 +37,16 @@ describe('rates against the whole curve', () => {
         expect(found).toBeGreaterThan(0.97 * truth);
       }
     }
+  });
+
+  it('is found from the accuracy of the best test too', () => {
+    for (const sigma of [0.6, 1, 3.7]) {
+      const truth = epsilonOf(gaussian(sigma), 1e-5).epsilon;
+      const found = epsilonOfPoint(pointOfAccuracy(normalCdf(0.5 / sigma)), gaussian(1), 1e-5);
+      expect(found).toBeLessThanOrEqual(truth);
+      expect(found).toBeGreaterThan(0.97 * truth);
+    }
+    expect(epsilonOfPoint(pointOfAccuracy(0.5), gaussian(1), 1e-5)).toBe(0);
   });
 
   it('refute nothing where the attacker guessed blindly', () => {

@@ -1,8 +1,7 @@
 import { GhostgradError } from '../errors.ts';
 import { type PrivacyEvent, deltaOf, epsilonOf, showEvent } from '../privacy/index.ts';
 import { resolveAccountant } from '../privacy/accountant.ts';
-import { normalCdf } from '../privacy/special.ts';
-import { leastAbove } from './binomial.ts';
+import { normalQuantile } from './quantile.ts';
 
 /** How well an attacker told two neighbouring data sets apart, on one side of a threshold. */
 export interface Rates {
@@ -23,17 +22,22 @@ const bothWays = ({ truePositive: t, falsePositive: f }: Rates): readonly (reado
 export const epsilonOfRates = (rates: Rates, delta: number): number =>
   Math.max(0, ...bothWays(rates).map(([hit, alarm]) => (hit <= delta || alarm <= 0 ? 0 : Math.log((hit - delta) / alarm))));
 
+/** That the privacy curve of the mechanism has δ(ε) ≥ `excess` at this ε. */
+export interface CurvePoint {
+  readonly epsilon: number;
+  readonly excess: number;
+}
+
 /**
- * The ε that the rates refute at δ for every event that is `claimed` with another noise: the ε(δ) of the least noise at which
- * the rates contradict the event's privacy curve. Where the claim holds, whatever its noise, that is no more than its ε.
- * Tighter by far than {@link epsilonOfRates}, because rates that are common say little of the one point of the curve whose δ is
- * 1e-5; the price is that the mechanism must be of the claimed kind (Nasr et al. 2023, "Tight Auditing of Differentially
- * Private Machine Learning", do so for the curves of Gaussian mechanisms).
+ * The ε that a point of the true privacy curve refutes at δ for every event that is `claimed` with another noise: the ε(δ) of
+ * the least noise at which the event's own curve lies below the point. Where the claim holds, whatever its noise, that is no
+ * more than its ε. Tighter by far than {@link epsilonOfRates}, because rates that are common say little of the one point of the
+ * curve whose δ is 1e-5; the price is that the mechanism must be of the claimed kind (Nasr et al. 2023, "Tight Auditing of
+ * Differentially Private Machine Learning", do so for the curves of Gaussian mechanisms).
  *
  * @throws GhostgradError for an event without Gaussian noise
  */
-export function epsilonOfCurve(rates: Rates, claimed: PrivacyEvent, delta: number): number {
-  const { epsilon: at, excess } = supportOf(rates);
+export function epsilonOfCurve({ epsilon: at, excess }: CurvePoint, claimed: PrivacyEvent, delta: number): number {
   if (!(excess > 0)) return 0;
   const noised = (logFactor: number): PrivacyEvent => withNoise(claimed, Math.exp(logFactor));
   const beyond = (logFactor: number): number =>
@@ -45,11 +49,10 @@ export function epsilonOfCurve(rates: Rates, claimed: PrivacyEvent, delta: numbe
 }
 
 /**
- * The point of the privacy curve that the rates say most of: at any ε ≥ 0 they show δ(ε) ≥ P[hit] − e^ε·P[alarm], the
- * excess. That holds at whichever ε; taken is the one whose line e^ε touches the curve of N(0, 1) against N(μ, 1) at these
- * rates.
+ * The point of the privacy curve that the rates say most of: at any ε ≥ 0 they show δ(ε) ≥ P[hit] − e^ε·P[alarm]. That holds
+ * at whichever ε; taken is the one whose line e^ε touches the curve of N(0, 1) against N(μ, 1) at these rates.
  */
-function supportOf({ truePositive: t, falsePositive: f }: Rates): { readonly epsilon: number; readonly excess: number } {
+export function pointOfRates({ truePositive: t, falsePositive: f }: Rates): CurvePoint {
   const threshold = -normalQuantile(f);
   const mu = threshold + normalQuantile(t);
   const slope = mu * (threshold - mu / 2);
@@ -58,11 +61,8 @@ function supportOf({ truePositive: t, falsePositive: f }: Rates): { readonly eps
   return { epsilon, excess: hit - Math.exp(epsilon) * alarm };
 }
 
-/** Φ⁻¹(p), infinite at 0 and 1. */
-function normalQuantile(p: number): number {
-  if (!(p > 0 && p < 1)) return p > 0 ? Infinity : -Infinity;
-  return leastAbove(-40, 40, (x) => normalCdf(x) >= p).high;
-}
+/** At ε = 0 the curve is what the best attacker has over a fair coin: twice the accuracy, less 1. */
+export const pointOfAccuracy = (accuracy: number): CurvePoint => ({ epsilon: 0, excess: 2 * accuracy - 1 });
 
 /** Noise is sought between these factors of the claimed one, as logarithms. */
 const range = { least: -2, most: 4 };
