@@ -12,6 +12,8 @@ import { epsilonOfCurve, epsilonOfRates } from './trade-off.ts';
 export interface GradientAuditOptions {
   /** What a run claims. */
   readonly plan: PrivacyPlan;
+  /** Default: the plan's. */
+  readonly epsilonClaimed?: number | undefined;
   readonly clipping: Pick<ClippingOptions, 'function' | 'gamma'>;
   /** Default `book-keeping`. */
   readonly mode?: Mode | undefined;
@@ -26,6 +28,7 @@ export interface GradientAuditOptions {
   readonly seed?: number | string | undefined;
   /** Default: the private step of training. */
   readonly sourceOf?: SourceOf | undefined;
+  readonly onStep?: ((step: number, steps: number) => void) | undefined;
 }
 
 /** What an audit in gradient space found. */
@@ -33,7 +36,6 @@ export interface GradientAudit {
   /** The mechanism's ε is above this, if it is of the claimed kind, with {@link confidence}; 0 where nothing could be said. */
   readonly epsilonLowerBound: number;
   readonly confidence: number;
-  /** ε of the plan, at its δ. */
   readonly epsilonClaimed: number;
   readonly delta: number;
   readonly trials: number;
@@ -70,9 +72,12 @@ export async function auditGradients(options: GradientAuditOptions): Promise<Gra
     const coinKeys = ratchet(`coins ${JSON.stringify(seed)}`);
     for (let run = 0; run < runs; run++) {
       seen.push(await coinKeys.advance().noise.use((streamOf) =>
-        runTrials(probe, claim, { sourceOf: options.sourceOf, keys: claim.startRatchet(0, run), coins: streamOf('coins'), noise })));
+        runTrials(probe, claim, {
+          sourceOf: options.sourceOf, keys: claim.startRatchet(0, run), coins: streamOf('coins'), noise,
+          onStep: (step) => options.onStep?.(run * plan.steps + step, runs * plan.steps),
+        })));
     }
-    return concluded(seen, noise, { plan, confidence, canaries, runs });
+    return concluded(seen, noise, { plan, epsilonClaimed: options.epsilonClaimed ?? plan.epsilon, confidence, canaries, runs });
   } finally {
     await probe.program.release();
   }
@@ -89,8 +94,9 @@ const claimOn = ({ groups }: Probe, plan: PrivacyPlan, seed: number | string): P
 
 function concluded(
   seen: readonly Trials[], noise: NoiseSeen,
-  { plan, confidence, canaries, runs }: {
-    readonly plan: PrivacyPlan; readonly confidence: number; readonly canaries: number; readonly runs: number;
+  { plan, epsilonClaimed, confidence, canaries, runs }: {
+    readonly plan: PrivacyPlan; readonly epsilonClaimed: number; readonly confidence: number; readonly canaries: number;
+    readonly runs: number;
   },
 ): GradientAudit {
   const { delta } = plan;
@@ -105,12 +111,12 @@ function concluded(
   const oneRun = oneRunBest(first.scores, first.present, { numbers, delta, confidence }).epsilon;
   const alarms = [
     ...([['the lower bound', epsilonLowerBound], ['the lower bound for any mechanism', rates], ['the one-run bound', oneRun]] as const)
-      .filter(([, bound]) => bound > plan.epsilon)
-      .map(([name, bound]) => `${name} ${bound.toPrecision(4)} is above the claimed ε of ${plan.epsilon.toPrecision(4)}`),
+      .filter(([, bound]) => bound > epsilonClaimed)
+      .map(([name, bound]) => `${name} ${bound.toPrecision(4)} is above the claimed ε of ${epsilonClaimed.toPrecision(4)}`),
     ...noiseAlarms(noise),
   ];
   return {
-    epsilonLowerBound, confidence, epsilonClaimed: plan.epsilon, delta, trials: scores.length, runs,
+    epsilonLowerBound, confidence, epsilonClaimed, delta, trials: scores.length, runs,
     anyMechanism: { rates, oneRun }, alarms,
   };
 }

@@ -48,8 +48,9 @@ export const noNoiseYet = (): NoiseSeen =>
  */
 export async function runTrials(
   probe: Probe, claim: PrivacyPlan,
-  { sourceOf = privateGradients, keys, coins, noise }: {
+  { sourceOf = privateGradients, keys, coins, noise, onStep }: {
     readonly sourceOf?: SourceOf | undefined; readonly keys: Ratchet; readonly coins: Stream; readonly noise: NoiseSeen;
+    readonly onStep?: ((step: number) => void) | undefined;
   },
 ): Promise<Trials> {
   const present = Uint8Array.from({ length: probe.canaries }, () => coins.word() & 1);
@@ -76,6 +77,7 @@ export async function runTrials(
     addScores(scores, seen, groups, claim);
     lookAtNoise(noise, seen, groups, claim);
     if ('fractions' in gradient && gradient.fractions !== null) lookAtCounts(noise, gradient.fractions, norms, groups, claim);
+    onStep?.(step + 1);
   }
   return { scores, present };
 }

@@ -15,6 +15,7 @@ describe('ghostgrad', () => {
       ['report'],
       ['epsilon'],
       ['calibrate'],
+      ['audit'],
       ['bench'],
       ['bench', 'step'],
       ['bench', 'max-batch'],

@@ -2,6 +2,7 @@ import { Command, CommanderError } from 'commander';
 import { GhostgradError } from '../errors.ts';
 import { ghostgradVersion } from '../training/software.ts';
 import type { Session } from './command.ts';
+import { audit } from './commands/audit.ts';
 import { bench } from './commands/bench.ts';
 import { calibrate } from './commands/calibrate.ts';
 import { check } from './commands/check.ts';
@@ -14,7 +15,7 @@ import { verify } from './commands/verify.ts';
 import { type Io, coloursFor } from './io.ts';
 
 /** Adding a command: one file in commands/ and its name here. */
-const commands = [train, evaluate, explain, check, verify, report, epsilon, calibrate, bench];
+const commands = [train, evaluate, explain, check, verify, report, epsilon, calibrate, audit, bench];
 
 /**
  * The command line.

@@ -24,6 +24,8 @@ export interface EvaluateOptions {
   readonly threads?: number | undefined;
   /** Default: ONNX Runtime on the CPU. */
   readonly engine?: Engine | undefined;
+  /** Is told the loss of every example, in their order. */
+  readonly onLoss?: ((loss: number) => void) | undefined;
 }
 
 export interface Evaluation {
@@ -67,6 +69,7 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
       const { outputs, feeds } = await session.run(feedsOf(data, indices, rows));
       const losses = valueOf(outputs, lossOutput).data as Float32Array;
       for (let i = 0; i < count; i++) loss += losses[i] ?? NaN;
+      if (options.onLoss !== undefined) losses.subarray(0, count).forEach((each) => options.onLoss?.(each));
       if (isRight === undefined) continue;
       const logits = rowsOf(valueOf(outputs, logitsOutput), rows);
       const labels = rowsOf(valueOf(feeds, labelsInput), rows);

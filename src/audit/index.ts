@@ -1,0 +1,1 @@
+export { type Audit, type AuditMethod, type AuditOptions, audit, auditMethods } from './audit.ts';
