@@ -1,13 +1,13 @@
 import type { ClippingOptions } from '../clipping/norm.ts';
 import type { Mode } from '../clipping/plan.ts';
-import { type PrivacyPlan, eventOf, privacyPlan } from '../privacy/index.ts';
+import { type PrivacyPlan, type PrivacyPlanOptions, eventOf, privacyPlan } from '../privacy/index.ts';
 import { ratchet } from '../random/ratchet.ts';
 import type { Engine } from '../runtime/engine.ts';
-import { type NoiseSeen, type SourceOf, type Tally, type Trials, noNoiseYet, runTrials } from './trials.ts';
-import { type Probe, probeOf } from './probe.ts';
-import { bestPoint, bestRates } from './rates.ts';
 import { oneRunBest } from './one-run.ts';
+import { probeOf } from './probe.ts';
+import { bestPoint, bestRates } from './rates.ts';
 import { epsilonOfCurve, epsilonOfRates } from './trade-off.ts';
+import { type NoiseSeen, type SourceOf, type Tally, type Trials, noNoiseYet, runTrials } from './trials.ts';
 
 export interface GradientAuditOptions {
   /** What a run claims. */
@@ -58,7 +58,7 @@ export interface GradientAudit {
  */
 export async function auditGradients(options: GradientAuditOptions): Promise<GradientAudit> {
   const { plan, trials = 20_000, confidence = 0.999, seed = 0 } = options;
-  const canaries = Math.min(trials, options.canariesPerRun ?? cheapest(plan));
+  const canaries = Math.min(trials, options.canariesPerRun ?? Infinity, cheapest(plan));
   const runs = Math.ceil(trials / canaries);
   const perStep = plan.sampleRate * (plan.sampling === 'without-replacement' ? plan.datasetSize : canaries);
   const probe = await probeOf(plan.groups, {
@@ -66,7 +66,7 @@ export async function auditGradients(options: GradientAuditOptions): Promise<Gra
     microBatch: Math.min(64, Math.max(4, 2 ** Math.ceil(Math.log2(perStep)))),
   });
   try {
-    const claim = claimOn(probe, plan, seed);
+    const claim = replanned(plan, { groups: probe.groups, seed });
     const noise = noNoiseYet();
     const seen: Trials[] = [];
     const coinKeys = ratchet(`coins ${JSON.stringify(seed)}`);
@@ -83,12 +83,12 @@ export async function auditGradients(options: GradientAuditOptions): Promise<Gra
   }
 }
 
-/** The plan again, for the probe's parameters and with keys from a seed. */
-const claimOn = ({ groups }: Probe, plan: PrivacyPlan, seed: number | string): PrivacyPlan => {
-  const { datasetSize, batchSize, steps, noiseMultiplier, delta, accountant, sampling, neighbors, noise, allocation, rho } = plan;
+/** The plan with other options; what it was made from is told by what it is. */
+export const replanned = (plan: PrivacyPlan, changes: Partial<PrivacyPlanOptions>): PrivacyPlan => {
+  const { datasetSize, batchSize, steps, noiseMultiplier, delta, accountant, sampling, neighbors, noise, groups, allocation, rho } = plan;
   return privacyPlan({
-    datasetSize, batchSize, steps, noiseMultiplier, delta, accountant, sampling, neighbors, noise, groups, allocation, rho, seed,
-    adaptive: plan.adaptive ?? undefined, ...(plan.maxBatchSize !== null && { maxBatchSize: plan.maxBatchSize }),
+    datasetSize, batchSize, steps, noiseMultiplier, delta, accountant, sampling, neighbors, noise, groups, allocation, rho,
+    adaptive: plan.adaptive ?? undefined, ...(plan.maxBatchSize !== null && { maxBatchSize: plan.maxBatchSize }), ...changes,
   });
 };
 
@@ -137,11 +137,12 @@ function noiseAlarms({ gradients, counts, repeated }: NoiseSeen): readonly strin
 
 /**
  * How many canaries share a run: a step costs about as much as 3e5 numbers, and gradients of q·m/2 rows of m numbers in
- * each group.
+ * each group. Where a draw depends on how many rows there are, there are no more than the claim says.
  */
-const cheapest = ({ sampleRate, datasetSize, sampling, groups }: PrivacyPlan): number => {
+function cheapest({ sampleRate, datasetSize, sampling, groups }: PrivacyPlan): number {
+  const isFree = sampling === 'poisson' || sampling === 'full-batch';
   const numbers = 6e5 / groups.length;
-  const most = Math.max(16, Math.floor(2 ** 18 / groups.length));
   const fit = sampling === 'without-replacement' ? numbers / (sampleRate * datasetSize) : Math.sqrt(numbers / sampleRate);
+  const most = Math.min(isFree ? Infinity : datasetSize, Math.max(16, Math.floor(2 ** 18 / groups.length)));
   return Math.min(most, Math.max(16, Math.round(fit)));
-};
+}
