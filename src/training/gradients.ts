@@ -2,10 +2,10 @@ import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
 import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
-import { type Ledger, digestOf } from '../privacy/ledger.ts';
+import { type Ledger, type LedgerLine, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
 import { poissonSample } from '../random/poisson.ts';
-import { type Ratchet, ratchet } from '../random/ratchet.ts';
+import type { Ratchet } from '../random/ratchet.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { batchSource } from './examples.ts';
 import type { Parameters, StepProgram, StepResult } from './step.ts';
@@ -15,20 +15,42 @@ export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' |
   readonly gradient: UsableGradient;
   /** What each clipping group was clipped to; none without privacy. */
   readonly thresholds: readonly number[];
+  /** Steps charged up to this one, it and repeated ones included; 0 without privacy. */
+  readonly charged: number;
 }
 
 /** Draws a batch, computes the step and returns what an optimizer may follow, again and again. */
 export interface GradientSource {
-  next(parameters: Parameters): Promise<GradientStep>;
+  /** Null when the budget is spent. */
+  next(parameters: Parameters): Promise<GradientStep | null>;
+  /** Makes the next step. */
+  readonly keys: Ratchet;
   /** With the thresholds of the next step; none without privacy. */
   readonly groups: Groups;
   /** Erases the key that further steps would come from. */
   close(): Promise<void>;
 }
 
+/** Steps that were charged before the run was interrupted, and are computed again by a resumed one. */
+export interface Replay {
+  /** What was charged after the checkpoint, in order. */
+  readonly charged: readonly LedgerLine[];
+  /**
+   * Called when a step does not come out as it was charged: with the parameters before it, and the groups.
+   *
+   * @returns keys that made no step yet, durable together with a checkpoint of the parameters and the ledger as it is
+   */
+  readonly afresh: (parameters: Parameters, groups: Groups) => Ratchet;
+}
+
 /**
  * The private gradient: the plan's draw, the clipped sum, the plan's noise, once. A step is charged to the ledger, and
  * the charge is durable, before its gradient is handed out and the next thresholds follow from it.
+ *
+ * A step that was charged before is not charged again if it comes out the same, by the digest of its noised sum. Else the
+ * same noise would be on two sums: what came out is thrown away, unseen, and the step drawn with fresh keys and charged
+ * again; and so are all that follow. Every step is the same event, so ε is kept exactly as long as no more are charged than
+ * were planned.
  */
 export function privateGradients({
   plan,
@@ -36,6 +58,8 @@ export function privateGradients({
   data,
   ledger,
   keys = plan.startRatchet(),
+  groups = plan.groups,
+  replay,
   threads = noiseThreads(defaultThreads()),
 }: {
   readonly plan: PrivacyPlan;
@@ -44,32 +68,62 @@ export function privateGradients({
   readonly ledger?: Ledger | undefined;
   /** Where the keys of the steps come from; the source's own from here on. By default the plan's, from step 0. */
   readonly keys?: Ratchet | undefined;
+  /** With the thresholds of the next step. Default: the plan's. */
+  readonly groups?: Groups | undefined;
+  readonly replay?: Replay | undefined;
   /** Add the noise of large sums, while the engine rests; by default one for each core. */
   readonly threads?: NoiseThreads | undefined;
 }): GradientSource {
   requireClips(program, plan);
-  let groups = plan.groups;
+  let awaited = replay?.charged ?? [];
+  let charged = (ledger?.length ?? 0) - awaited.length;
+
+  /** One step with the next keys: noised, and seen by nobody yet. */
+  async function noised(current: Parameters) {
+    const stepKeys = keys.advance();
+    const rows = plan.draw(stepKeys, data.size);
+    const thresholds = groups.map(({ norm }) => norm);
+    const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
+    // A step without privacy has no norms: its sums are bounded by nothing.
+    if (seen.norms.length !== rows.length * groups.length) {
+      throw notClipped('other gradient norms', 'one for each unit and group');
+    }
+    const counted = plan.adaptive === null ? undefined : seen.norms;
+    const clipped = clippedSum(sums, groups, program.rho, counted);
+    const gradient = program.sharesSums
+      ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
+    return { ...seen, gradient, thresholds };
+  }
+
+  const next = async (current: Parameters): Promise<GradientStep | null> => {
+    const [expected, ...rest] = awaited;
+    if (expected === undefined && charged >= plan.steps) return null;
+    const step = await noised(current);
+    if (expected === undefined) {
+      await ledger?.charge(step.gradient.step, plan.event, digestOf(step.gradient));
+    } else if (expected.step === step.gradient.step && expected.digest === digestOf(step.gradient)) {
+      awaited = rest;
+    } else {
+      const fresh = replay!.afresh(step.parameters, groups);
+      keys.erase();
+      keys = fresh;
+      charged += awaited.length;
+      awaited = [];
+      return next(step.parameters);
+    }
+    charged += 1;
+    groups = nextGroups(step.gradient, plan);
+    return { ...step, charged };
+  };
+
   return {
     get groups() {
       return groups;
     },
-    next: async (current) => {
-      const stepKeys = keys.advance();
-      const rows = plan.draw(stepKeys, data.size);
-      const thresholds = groups.map(({ norm }) => norm);
-      const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
-      // A step without privacy has no norms: its sums are bounded by nothing.
-      if (seen.norms.length !== rows.length * groups.length) {
-        throw notClipped('other gradient norms', 'one for each unit and group');
-      }
-      const counted = plan.adaptive === null ? undefined : seen.norms;
-      const clipped = clippedSum(sums, groups, program.rho, counted);
-      const gradient = program.sharesSums
-        ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
-      await ledger?.charge(gradient.step, plan.event, digestOf(gradient));
-      groups = nextGroups(gradient, plan);
-      return { ...seen, gradient, thresholds };
+    get keys() {
+      return keys;
     },
+    next,
     close: async () => {
       keys.erase();
       await threads.close();
@@ -91,24 +145,24 @@ const notClipped = (found: string, expected: string): GhostgradError => new Ghos
 export function plainGradients({
   sampleRate,
   batchSize,
-  seed,
+  keys,
   program,
   data,
 }: {
   readonly sampleRate: number;
   readonly batchSize: number;
-  readonly seed?: number | string | undefined;
+  readonly keys: Ratchet;
   readonly program: StepProgram;
   readonly data: Dataset;
 }): GradientSource {
-  const keys = ratchet(seed);
   return {
     groups: [],
+    keys,
     next: async (current) => {
       const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
       const { sums, ...seen } = await program.run(current, batchSource(data, rows), []);
       for (const sum of sums.values()) for (let i = 0; i < sum.length; i++) sum[i]! /= batchSize;
-      return { ...seen, gradient: plainGradient(sums), thresholds: [] };
+      return { ...seen, gradient: plainGradient(sums), thresholds: [], charged: 0 };
     },
     close: async () => keys.erase(),
   };

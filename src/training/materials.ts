@@ -32,14 +32,17 @@ export interface Materials {
 /**
  * Model and data of a recipe: those in memory as they are, the others loaded.
  *
+ * @param initial what the initial weights of a builder's model, and of a head, are drawn from
  * @throws GhostgradError for what cannot be read
  */
-export async function loadMaterials({ model, data }: TrainingInput, recipe: Recipe): Promise<Materials> {
+export async function loadMaterials(
+  { model, data }: TrainingInput, recipe: Recipe, initial: number | string,
+): Promise<Materials> {
   const load = async (set: DataSpec | Dataset): Promise<Dataset> => (isDataset(set) ? set : loadData(set));
-  const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, { seed: recipe.training.seed });
+  const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, { seed: initial });
   const converted = recipe.convertBatchNorm === true ? { ...source, model: withGroupNorm(source.model) } : source;
   const trainingSet = await load(data.train);
-  const headed: Materials['source'] = recipe.head === undefined ? converted : { model: headOn(converted, trainingSet, recipe) };
+  const headed: Materials['source'] = recipe.head === undefined ? converted : { model: headOn(converted, trainingSet, recipe, initial) };
   return {
     source: headed,
     trainable: trainableOf(headed.model, recipe.trainable, { output: headed.output, hasHead: recipe.head !== undefined }),
@@ -49,7 +52,9 @@ export async function loadMaterials({ model, data }: TrainingInput, recipe: Reci
 }
 
 /** The model with the recipe's head, on features of the shape that the data gives them. */
-function headOn({ model, output }: Materials['source'], data: Dataset, { head, shapes, training }: Recipe): Graph {
+function headOn(
+  { model, output }: Materials['source'], data: Dataset, { head, shapes }: Recipe, initial: number | string,
+): Graph {
   const options = { ...head!, output: head!.output ?? output };
   const body = bodyOf(model, options.output);
   const rows = 2;
@@ -57,7 +62,7 @@ function headOn({ model, output }: Materials['source'], data: Dataset, { head, s
   const task = taskFor({ model: body, loss: `output:${body.outputs[0]!.name}` }, data, { bindings: shapes, where: 'shapes' });
   const sizes = Object.fromEntries(Object.entries(task.exampleShapes ?? {}).map(([name, shape]) => [name, [rows, ...shape]]));
   const [{ shape } = { shape: null }] = specialise(task.model, sizes, semantics).outputs;
-  return withHead(model, options, (shape ?? []).slice(1) as readonly number[], training.seed);
+  return withHead(model, options, (shape ?? []).slice(1) as readonly number[], initial);
 }
 
 /** The recipe as it is recorded: what is in memory goes by its name. What else it holds is not looked at. */

@@ -1,7 +1,8 @@
-import { closeSync, openSync, writeSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { GhostgradError } from '../errors.ts';
-import { eventFileHeader, scalarsRecord } from './tensorboard.ts';
+import { type Files, nodeFiles, writeAll } from '../files.ts';
+import { eventFileHeader, recordsUpTo, scalarsRecord, startOf } from './tensorboard.ts';
 
 /** Numbers of a step that may be shown to anyone: public, or covered by ε. */
 export interface PublicMetrics {
@@ -61,16 +62,22 @@ export interface MetricsLog {
 
 /**
  * The logs of a run folder: `metrics.jsonl` and TensorBoard's events for what may be shown, `private/metrics.jsonl`
- * for what may not.
+ * for what may not. Logs that are there already are continued after the last line that an earlier process wrote of `step`.
+ *
+ * @param step steps taken before; default 0
  */
-export function metricsLog(folder: string, now: () => number = () => Date.now() / 1000): MetricsLog {
-  const started = now();
+export function metricsLog(
+  folder: string, step = 0, system: Files = nodeFiles, now: () => number = () => Date.now() / 1000,
+): MetricsLog {
+  const begun = eventsIn(folder);
+  const started = begun?.started ?? now();
+  const eventsName = begun?.name ?? `events.out.tfevents.${Math.floor(started)}.ghostgrad`;
   const files = {
-    shown: openLog(join(folder, 'metrics.jsonl'), 0o644),
-    events: openLog(join(folder, `events.out.tfevents.${Math.floor(started)}.ghostgrad`), 0o644),
-    uncovered: openLog(join(folder, 'private', 'metrics.jsonl'), 0o600),
+    shown: openLog(join(folder, 'metrics.jsonl'), 0o644, linesUpTo(step), system),
+    events: openLog(join(folder, eventsName), 0o644, (bytes) => recordsUpTo(bytes, step), system),
+    uncovered: openLog(join(folder, 'private', 'metrics.jsonl'), 0o600, linesUpTo(step), system),
   };
-  files.events.append(eventFileHeader(started));
+  if (files.events.isEmpty) files.events.append(eventFileHeader(started));
   return {
     write: (metrics, uncovered) => {
       const { step, epsilon, learningRate, thresholds } = metrics;
@@ -93,10 +100,39 @@ export function metricsLog(folder: string, now: () => number = () => Date.now() 
 
 const line = (record: object): Uint8Array => Buffer.from(`${JSON.stringify(record)}\n`);
 
-function openLog(
-  path: string,
-  mode: number,
-): { readonly append: (bytes: Uint8Array) => void; readonly close: () => void } {
+/** The length of the whole lines of steps up to `step`, which come first. */
+const linesUpTo = (step: number) => (bytes: Buffer): number => {
+  let kept = 0;
+  for (let end = bytes.indexOf(10); end >= 0; end = bytes.indexOf(10, kept)) {
+    if (!(stepOf(bytes.toString('utf8', kept, end)) <= step)) break;
+    kept = end + 1;
+  }
+  return kept;
+};
+
+function stepOf(text: string): number {
+  try {
+    return Number((JSON.parse(text) as { readonly step?: unknown }).step);
+  } catch {
+    return NaN;
+  }
+}
+
+/** TensorBoard's file of an earlier process, and when its run began. */
+function eventsIn(folder: string): { readonly name: string; readonly started: number } | undefined {
+  const name = readdirSync(folder).find((entry) => /^events\.out\.tfevents\.\d+\.ghostgrad$/.test(entry));
+  const started = name === undefined ? undefined : startOf(readFileSync(join(folder, name)));
+  return name === undefined || started === undefined ? undefined : { name, started };
+}
+
+interface Log {
+  readonly isEmpty: boolean;
+  readonly append: (bytes: Uint8Array) => void;
+  readonly close: () => void;
+}
+
+/** @param kept how many of the bytes that are there are to stay */
+function openLog(path: string, mode: number, kept: (bytes: Buffer) => number, files: Files): Log {
   const attempt = <T>(operation: () => T): T => {
     try {
       return operation();
@@ -112,12 +148,16 @@ function openLog(
       );
     }
   };
-  const file = attempt(() => openSync(path, 'wx', mode));
+  const before = attempt(() => (existsSync(path) ? readFileSync(path) : undefined));
+  let position = before === undefined ? 0 : kept(before);
+  const file = attempt(() => files.open(path, before === undefined ? 'wx' : 'r+', mode));
+  if (before !== undefined && position < before.length) attempt(() => files.truncate(file, position));
   return {
-    append: (bytes) =>
-      attempt(() => {
-        for (let at = 0; at < bytes.length;) at += writeSync(file, bytes, at);
-      }),
-    close: () => closeSync(file),
+    isEmpty: position === 0,
+    append: (bytes) => {
+      attempt(() => writeAll(file, bytes, files, position));
+      position += bytes.length;
+    },
+    close: () => files.close(file),
   };
 }

@@ -2,13 +2,13 @@ import { existsSync, mkdirSync, readFileSync, readdirSync, statSync, symlinkSync
 import { join } from 'node:path';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { temporaryFolder } from '../../test/support/temp.ts';
-import { groupsOf } from '../privacy/index.ts';
 import { buildModel } from '../models/index.ts';
-import { decodeSafetensors } from '../tensor/safetensors.ts';
+import { ratchet } from '../random/ratchet.ts';
 import { float32 } from '../tensor/tensor.ts';
 import { openModel } from './model.ts';
 import { resolveRecipe } from './recipe.ts';
-import { checkOutput, createRunFolder } from './run-folder.ts';
+import { readRecipeFile } from './recipe-file.ts';
+import { checkOutput, createRunFolder, openRunFolder } from './run-folder.ts';
 
 /** What the file system answers in place of doing what it was asked. */
 const failing = vi.hoisted(() => new Map<string, string>());
@@ -80,13 +80,18 @@ describe('a run folder', () => {
   it('holds the recipe, and keeps what is not covered apart', () => {
     const path = join(temporaryFolder().folder, 'runs', 'a');
     const run = createRunFolder(path, recipe);
+    expect(resolveRecipe(readRecipeFile(join(path, 'recipe.yaml')))).toEqual(recipe);
+    run.begin(recipe);
+    const metrics = run.openMetrics(0);
     const uncovered = { drawn: 12345, loss: 0.12345, medianNorm: 6.54321, clipFraction: 0.54321, examplesPerSecond: 1234.5 };
-    run.metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1, thresholds: null }, uncovered);
-    run.metrics.write(
+    metrics.write({ step: 1, epsilon: 0.5, learningRate: 0.1, thresholds: null }, uncovered);
+    metrics.write(
       { step: 2, epsilon: 0.7, learningRate: 0.1, thresholds: { conv: 0.25, head: 2 } },
       { ...uncovered, loss: null },
     );
-    run.metrics.close();
+    metrics.close();
+    run.saveNotes({ id: 'a', data: 'b' });
+    run.release();
 
     const read = (name: string): string => readFileSync(join(path, name), 'utf8');
     expect(resolveRecipe(recipe)).toEqual(recipe);
@@ -119,7 +124,7 @@ describe('a run folder', () => {
     expect(new Set(times).size).toBe(1);
     if (process.platform !== 'win32') {
       expect(statSync(join(path, 'private')).mode & 0o777).toBe(0o700);
-      expect(statSync(join(path, 'private', 'metrics.jsonl')).mode & 0o777).toBe(0o600);
+      for (const name of ['metrics.jsonl', 'run.json']) expect(statSync(join(path, 'private', name)).mode & 0o777).toBe(0o600);
     }
   });
 
@@ -127,41 +132,63 @@ describe('a run folder', () => {
     const path = join(temporaryFolder().folder, 'run');
     const run = createRunFolder(path, recipe);
     const model = buildModel('mlp', { seed: 1 });
+    run.begin(recipe);
     run.saveModel(model);
-    const groups = groupsOf([
-      { name: 'conv', norm: 0.1, parameters: ['w'], size: 2 },
-      { name: 'head', norm: 3, parameters: ['v'], size: 1 },
-    ]);
-    const state = { step: 3, tensors: new Map([['momentum/w', float32([3, 4])]]) };
-    run.saveCheckpoint(new Map([['w', float32([1, 2])]]), state, groups);
     run.saveResult({ steps: 3 });
-    run.metrics.close();
+    run.release();
     expect(openModel(join(path, 'model.onnx')).initializers).toEqual(model.initializers);
-    const checkpoint = (name: string) =>
-      decodeSafetensors(readFileSync(join(path, 'checkpoint', `${name}.safetensors`)));
-    expect(checkpoint('parameters')).toMatchObject({ metadata: { step: '3' } });
-    expect(checkpoint('parameters').tensors.get('w')?.data).toEqual(Float32Array.of(1, 2));
-    expect(checkpoint('optimizer').tensors.get('momentum/w')?.data).toEqual(Float32Array.of(3, 4));
-    expect(checkpoint('clipping').metadata).toEqual({ step: '3', groups: '["conv","head"]' });
-    expect(checkpoint('clipping').tensors.get('thresholds')?.data).toEqual(Float64Array.of(0.1, 3));
     expect(JSON.parse(readFileSync(join(path, 'result.json'), 'utf8'))).toEqual({ steps: 3 });
-    expect(files(path).filter((name) => name.endsWith('.tmp'))).toEqual([]);
+    expect(files(path).sort()).toEqual(['README.txt', 'model.onnx', 'recipe.yaml', 'result.json']);
+  });
+
+  it('leaves nothing of a run that did not begin, and no folder that it made', () => {
+    const { folder } = temporaryFolder();
+    createRunFolder(join(folder, 'a', 'b'), recipe).abandon();
+    expect(readdirSync(folder)).toEqual([]);
+    mkdirSync(join(folder, 'mine'));
+    createRunFolder(join(folder, 'mine'), recipe).abandon();
+    expect(readdirSync(folder, { recursive: true })).toEqual(['mine']);
+  });
+
+  it('may be begun where a run was killed before it began, but not while its process lives', () => {
+    const path = join(temporaryFolder().folder, 'run');
+    const first = createRunFolder(path, recipe);
+    expect(() => createRunFolder(path, recipe)).toThrow(/another process works on this run.*\n {2}found: +locked by process/);
+    first.release();
+    createRunFolder(path, recipe).release();
+    openRunFolder(path).release();
+    expect(files(path)).toEqual(['recipe.yaml']);
+  });
+
+  it('says what is not a run', () => {
+    const { folder, write } = temporaryFolder();
+    expect(() => openRunFolder(join(folder, 'none'))).toThrow(/there is no run to resume.*\n {2}found: +no such folder/);
+    expect(() => openRunFolder(folder)).toThrow(/found: +a folder without recipe\.yaml/);
+    expect(() => openRunFolder(write('file', ''))).toThrow(/found: +a file/);
   });
 
   it('is not made twice in the same place', () => {
     const path = join(temporaryFolder().folder, 'run');
-    createRunFolder(path, recipe).metrics.close();
-    expect(() => createRunFolder(path, recipe)).toThrow('the output folder cannot be used');
+    const run = createRunFolder(path, recipe);
+    run.begin(recipe);
+    run.release();
+    expect(() => createRunFolder(path, recipe)).toThrow(/the output folder cannot be used[^]*train --resume/);
   });
 
   it('leaves no half file when the disk is full, and says so', () => {
     const path = join(temporaryFolder().folder, 'run');
     const run = createRunFolder(path, recipe);
+    run.begin(recipe);
+    const log = run.openMetrics(0);
+    const checkpoint = {
+      lines: 0, parameters: new Map([['w', float32([1])]]), state: { step: 0, tensors: new Map() }, groups: [],
+      settings: { recipe: {}, initial: 1, model: '', microBatch: 1, threads: 1, engine: '', ranks: 1, software: {} },
+    } as const;
     for (const call of ['writeSync', 'fsyncSync']) {
       failing.set(call, 'ENOSPC');
       for (const save of [
         () => run.saveModel(buildModel('mlp', { seed: 1 })),
-        () => run.saveCheckpoint(new Map([['w', float32([1])]]), { step: 1, tensors: new Map() }, []),
+        () => run.saveCheckpoint(checkpoint, ratchet()),
         () => run.saveResult({}),
       ])
         expect(save).toThrow(/no space left on the disk/);
@@ -169,12 +196,13 @@ describe('a run folder', () => {
     }
     failing.set('writeSync', 'ENOSPC');
     const metrics = { step: 1, epsilon: 1, learningRate: 1, thresholds: null };
-    expect(() => run.metrics.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1, examplesPerSecond: 1 })).toThrow(
+    expect(() => log.write(metrics, { drawn: 1, loss: 1, medianNorm: 1, clipFraction: 1, examplesPerSecond: 1 })).toThrow(
       'metrics cannot be written',
     );
     failing.clear();
-    run.metrics.close();
-    expect(files(path).filter((name) => /model|safetensors|result|tmp/.test(name))).toEqual([]);
+    log.close();
+    run.release();
+    expect(files(path).filter((name) => /model|secret|safetensors|result|tmp/.test(name))).toEqual([]);
   });
 
   it('is refused when the disk is full before it begins', () => {

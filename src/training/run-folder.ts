@@ -1,13 +1,13 @@
-import { type Stats, accessSync, constants, mkdirSync, readdirSync, statSync } from 'node:fs';
+import { type Stats, accessSync, constants, existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { GhostgradError } from '../errors.ts';
-import { writeFileAtomically } from '../files.ts';
+import { type Files, isTemporary, nodeFiles, syncFolder, writeFileAtomically } from '../files.ts';
 import { writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
-import type { OptimizerState, Parameters } from '../optimizers/index.ts';
-import type { Certificate, Groups } from '../privacy/index.ts';
-import { safetensorsChunks } from '../tensor/safetensors.ts';
-import { tensor } from '../tensor/tensor.ts';
+import { type Lock, held, tryLock } from '../lock.ts';
+import type { Certificate } from '../privacy/index.ts';
+import type { Ratchet } from '../random/ratchet.ts';
+import { type Checkpoint, type Saved, eraseKey, eraseUnusedKey, loadCheckpoint, saveCheckpoint } from './checkpoint.ts';
 import { type MetricsLog, metricsLog } from './metrics.ts';
 import type { Recipe } from './recipe.ts';
 import { recipeText } from './recipe-file.ts';
@@ -15,25 +15,51 @@ import { recipeText } from './recipe-file.ts';
 /**
  * Where a run leaves what it made:
  *
- * - `model.onnx`, `privacy.json` (the certificate), `result.json`: at the end, each whole or not at all
- * - `recipe.yaml`: all defaults filled in
+ * - `recipe.yaml`: all defaults filled in; written first, so that a run can be resumed from its first moment
  * - `ledger.jsonl`: what was spent, step by step
  * - `metrics.jsonl`, `events.out.tfevents.*`: numbers that are public or covered by ε
- * - `private/metrics.jsonl`: numbers that are not covered by ε
- * - `checkpoint/`: parameters, the optimizer's state, the clipping thresholds, and what the certificate says of the plan
+ * - `private/`: numbers that are not covered by ε, and the digest of the data
+ * - `checkpoint/`: the state between two steps and, until the run ends, the secret key of the steps after it; what the
+ *   certificate says of the plan
+ * - `model.onnx`, `privacy.json` (the certificate), `result.json`: at the end, each whole or not at all
+ * - `run.lock`: while a process works on the run
  */
 export interface RunFolder {
   readonly path: string;
   readonly ledgerPath: string;
-  readonly metrics: MetricsLog;
+  /** What an earlier process left; null before the first step. */
+  readonly saved: Saved | null;
+  /** Makes the subfolders, and records the recipe anew. */
+  begin(recipe: Recipe): void;
+  /** Continues the logs after `step`. */
+  openMetrics(step: number): MetricsLog;
+  /** The private notes of the run: an identity, and the digest of the data that it began with. */
+  notes(): RunNotes | null;
+  saveNotes(notes: RunNotes): void;
   saveModel(model: Graph): void;
   saveCertificate(certificate: Certificate): void;
   /** Keeps the certificate of the run before its first step, from which a report tells what an unfinished run has spent. */
   saveStart(certificate: Certificate): void;
-  /** @param groups with the thresholds of the next step; none without privacy */
-  saveCheckpoint(parameters: Parameters, state: OptimizerState, groups: Groups): void;
+  saveCheckpoint(checkpoint: Checkpoint, keys: Ratchet): void;
+  /** The run takes no further step: no key of it is to be found from here on. */
+  eraseKey(): void;
   saveResult(result: object): void;
+  /** Until the run ends again. */
+  removeResult(): void;
+  /** Others may work on the run. */
+  release(): void;
+  /** {@link release}, and nothing is left of a run that did not {@link begin}. */
+  abandon(): void;
 }
+
+export interface RunNotes {
+  readonly id: string;
+  /** SHA-256. **Private**: whoever has all records but one could tell that one by it. */
+  readonly data: string;
+}
+
+const lockName = 'run.lock';
+const isClaim = (name: string): boolean => name === 'recipe.yaml' || name.startsWith(lockName) || isTemporary(name);
 
 /**
  * Looks whether a run could be written to `path`, and changes nothing.
@@ -43,7 +69,8 @@ export interface RunFolder {
 export function checkOutput(path: string): void {
   const existing = statOf(path);
   if (existing !== undefined && !existing.isDirectory()) throw refused(path, 'a file', 'a new folder');
-  const entries = existing === undefined ? [] : attempt(path, () => readdirSync(path));
+  // A run that was stopped before it began left nothing that one would miss.
+  const entries = existing === undefined ? [] : attempt(path, () => readdirSync(path)).filter((name) => !isClaim(name));
   if (entries.length > 0) throw refused(path, `${entries.length} entries, e.g. ${entries[0]}`, 'a new or empty folder');
   let folder = resolve(path);
   let stat = existing;
@@ -58,47 +85,132 @@ export function checkOutput(path: string): void {
 /**
  * A run folder at `path` with the recipe in it.
  *
- * @throws GhostgradError as {@link checkOutput} does, and when the disk is full
+ * @throws GhostgradError as {@link checkOutput} does, when the disk is full, and when another process is at work there
  */
-export function createRunFolder(path: string, recipe: Recipe): RunFolder {
+export function createRunFolder(path: string, recipe: Recipe, files: Files = nodeFiles): RunFolder {
   checkOutput(path);
-  attempt(path, () => {
-    mkdirSync(join(path, 'checkpoint'), { recursive: true });
-    mkdirSync(join(path, 'private'), { recursive: true, mode: 0o700 });
+  const made = attempt(path, () => files.makeFolder(path));
+  const lock = lockOf(path, files);
+  const run = runFolder({ path, lock, saved: null, made, files });
+  try {
+    checkOutput(path);
+    writeText(path, 'recipe.yaml', recipeText(recipe), files);
+  } catch (error) {
+    run.abandon();
+    throw error;
+  }
+  return run;
+}
+
+/**
+ * The folder of a run that was interrupted, whenever that was.
+ *
+ * @throws GhostgradError when there is no run, another process is at work on it, or its checkpoint is damaged
+ */
+export function openRunFolder(path: string, files: Files = nodeFiles): RunFolder {
+  requireRun(path);
+  const lock = lockOf(path, files);
+  try {
+    const checkpoint = join(path, 'checkpoint');
+    for (const folder of [path, checkpoint, join(path, 'private')].filter((each) => existsSync(each)))
+      for (const name of readdirSync(folder).filter(isTemporary)) files.remove(join(folder, name));
+    eraseUnusedKey(checkpoint, files);
+    return runFolder({ path, lock, saved: loadCheckpoint(checkpoint), made: undefined, files });
+  } catch (error) {
+    lock.release();
+    throw error;
+  }
+}
+
+/** Throws GhostgradError unless `path` is a folder with a run in it. */
+export function requireRun(path: string): void {
+  if (existsSync(join(path, 'recipe.yaml'))) return;
+  const stat = statOf(path);
+  throw new GhostgradError({
+    what: 'there is no run to resume',
+    where: path,
+    found: stat === undefined ? 'no such folder' : stat.isDirectory() ? 'a folder without recipe.yaml' : 'a file',
+    expected: 'the output folder of a run',
+    fix: 'name the folder that the run said it writes to, or start a new run',
   });
-  const write = (name: string, content: string): void => writeFileAtomically(join(path, name), [Buffer.from(content)]);
-  write('recipe.yaml', recipeText(recipe));
-  write('private/README.txt', uncovered);
+}
+
+/** What a finished run answered; undefined for one that is not finished. */
+export function resultIn(path: string): Readonly<Record<string, unknown>> | undefined {
+  const file = join(path, 'result.json');
+  return existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as Readonly<Record<string, unknown>>) : undefined;
+}
+
+function lockOf(path: string, files: Files): Lock {
+  const file = join(path, lockName);
+  const lock = attempt(path, () => tryLock(file, files));
+  if (lock === null) throw held(file, 'another process works on this run');
+  return lock;
+}
+
+function runFolder({ path, lock, saved, made, files }: {
+  readonly path: string; readonly lock: Lock; readonly saved: Saved | null; readonly made: string | undefined;
+  readonly files: Files;
+}): RunFolder {
+  let begun = saved !== null || existsSync(join(path, 'checkpoint'));
+  let locked = true;
   const checkpoint = join(path, 'checkpoint');
+  const notesPath = join(path, 'private', 'run.json');
+  const write = (name: string, content: string, mode?: number): void => writeText(path, name, content, files, mode);
+  const release = (): void => {
+    if (locked) lock.release();
+    locked = false;
+  };
   return {
     path,
     ledgerPath: join(path, 'ledger.jsonl'),
-    metrics: metricsLog(path),
-    saveModel: (model) => writeModel(join(path, 'model.onnx'), model),
+    saved,
+    begin: (recipe) => {
+      begun = true;
+      attempt(path, () => {
+        files.makeFolder(join(path, 'private'), 0o700);
+        files.makeFolder(checkpoint);
+        syncFolder(path, files);
+      });
+      write('recipe.yaml', recipeText(recipe));
+      if (!existsSync(join(path, 'private', 'README.txt'))) write('private/README.txt', uncovered);
+    },
+    openMetrics: (step) => metricsLog(path, step, files),
+    notes: () => existsSync(notesPath) ? (JSON.parse(readFileSync(notesPath, 'utf8')) as RunNotes) : null,
+    saveNotes: (notes) => write('private/run.json', `${JSON.stringify(notes)}\n`, 0o600),
+    saveModel: (model) => writeModel(join(path, 'model.onnx'), model, { files }),
     saveCertificate: (certificate) => write('privacy.json', `${JSON.stringify(certificate, null, 2)}\n`),
     saveStart: (certificate) => write(startCertificate, `${JSON.stringify(certificate, null, 2)}\n`),
-    saveCheckpoint: (parameters, { step, tensors }, groups) => {
-      const metadata = { step: String(step) };
-      writeFileAtomically(join(checkpoint, 'parameters.safetensors'), safetensorsChunks(parameters, metadata));
-      writeFileAtomically(join(checkpoint, 'optimizer.safetensors'), safetensorsChunks(tensors, metadata));
-      if (groups.length === 0) return;
-      const thresholds = tensor('float64', [groups.length], Float64Array.from(groups, ({ norm }) => norm));
-      const names = JSON.stringify(groups.map(({ name }) => name));
-      writeFileAtomically(
-        join(checkpoint, 'clipping.safetensors'),
-        safetensorsChunks(new Map([['thresholds', thresholds]]), { ...metadata, groups: names }),
-      );
-    },
+    saveCheckpoint: (state, keys) => saveCheckpoint(checkpoint, state, keys, files),
+    eraseKey: () => eraseKey(checkpoint, files),
     saveResult: (result) => write('result.json', `${JSON.stringify(result, null, 2)}\n`),
+    removeResult: () => {
+      files.remove(join(path, 'result.json'));
+      syncFolder(path, files);
+    },
+    release,
+    abandon: () => {
+      if (!begun) files.remove(join(path, 'recipe.yaml'));
+      release();
+      // Only folders that this run made, and only while they are empty.
+      if (begun || made === undefined) return;
+      for (let folder = resolve(path); ; folder = dirname(folder)) {
+        files.removeFolder(folder);
+        if (folder === resolve(made)) return;
+      }
+    },
   };
 }
 
 /** Where a run folder keeps {@link RunFolder.saveStart}'s certificate. */
 export const startCertificate = 'checkpoint/certificate.json';
 
+const writeText = (path: string, name: string, content: string, files: Files, mode?: number): void =>
+  writeFileAtomically(join(path, name), [Buffer.from(content)], mode, files);
+
 const uncovered = `The numbers in this folder were computed from the private data without noise: training losses, gradient
-norms, clip fractions, drawn batch sizes. The privacy guarantee of the run does not cover them. Keep them as you keep
-the data.
+norms, clip fractions, drawn batch sizes, a digest of the data. The privacy guarantee of the run does not cover them. Keep
+them as you keep the data.
 `;
 
 function statOf(path: string): Stats | undefined {
@@ -111,7 +223,9 @@ const refused = (path: string, found: string, expected: string): GhostgradError 
     where: `output ${path}`,
     found,
     expected,
-    fix: 'name another folder (output, --out), or move this one away',
+    fix: existsSync(join(path, 'recipe.yaml'))
+      ? `to go on with the run in it: train --resume ${path}; else name another folder (output, --out), or move this one away`
+      : 'name another folder (output, --out), or move this one away',
   });
 
 const reasons: Readonly<Record<string, string>> = {
@@ -127,6 +241,7 @@ function attempt<T>(path: string, operation: () => T): T {
   try {
     return operation();
   } catch (cause) {
+    if (cause instanceof GhostgradError) throw cause;
     const code = cause instanceof Error && 'code' in cause ? String(cause.code) : '';
     const reason = reasons[code] ?? (cause instanceof Error ? cause.message : String(cause));
     throw new GhostgradError(

@@ -17,6 +17,41 @@ export function scalarsRecord(wallTime: number, step: number, scalars: Readonly<
   return tfRecord(joinBytes([double(1, wallTime), varint(2, step), bytes(5, joinBytes(values))]));
 }
 
+/** The bytes of a file's header and of the whole records of steps up to `step`, which come first; 0 where nothing is whole. */
+export function recordsUpTo(file: Buffer, step: number): number {
+  let kept = 0;
+  for (const { start, end } of recordsOf(file)) {
+    if (start > 0 && stepAt(file, start + 12 + 9) > step) break;
+    kept = end;
+  }
+  return kept;
+}
+
+/** The wall time of a file's header; undefined where that was not written whole. */
+export const startOf = (file: Buffer): number | undefined =>
+  recordsOf(file).next().done === true ? undefined : file.readDoubleLE(12 + 1);
+
+/** The whole records at the beginning of a file: data that their checksum confirms. */
+function* recordsOf(file: Buffer): Generator<{ readonly start: number; readonly end: number }, void, undefined> {
+  for (let start = 0; start + 16 <= file.length;) {
+    const length = Number(file.readBigUInt64LE(start));
+    const end = start + 16 + length;
+    if (end > file.length || file.readUInt32LE(end - 4) !== masked(crc32c(file.subarray(start + 12, end - 4)))) return;
+    yield { start, end };
+    start = end;
+  }
+}
+
+/** The step of an event: the field that {@link scalarsRecord} writes after the wall time. */
+function stepAt(file: Buffer, at: number): number {
+  let value = 0;
+  for (let i = at + 1, scale = 1; ; i++, scale *= 128) {
+    const byte = file[i]!;
+    value += (byte & 127) * scale;
+    if (byte < 128) return value;
+  }
+}
+
 /** Data in TFRecord framing. */
 export function tfRecord(data: Uint8Array): Uint8Array {
   const record = new Uint8Array(16 + data.length);

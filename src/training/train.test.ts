@@ -94,8 +94,12 @@ describe('a run', () => {
     const model = openModel(join(output, 'model.onnx'));
     expect(model.metadata['ghostgrad.privacy']).toBe(certificate.guarantee);
     expect(await evaluate(model, blobs(100))).toEqual(result.test);
-    const saved = decodeSafetensors(readFileSync(join(output, 'checkpoint', 'parameters.safetensors'))).tensors;
-    for (const [name, value] of saved) expect(value).toEqual(model.initializers.get(name));
+    expect(readdirSync(join(output, 'checkpoint'))).toEqual(['step-40-40.safetensors']);
+    const saved = decodeSafetensors(readFileSync(join(output, 'checkpoint', 'step-40-40.safetensors'))).tensors;
+    for (const [name, value] of saved) {
+      const [, parameter] = /^parameters\/(.*)/.exec(name) ?? [];
+      if (parameter !== undefined) expect(value).toEqual(model.initializers.get(parameter));
+    }
     expect(readRecipeFile(join(output, 'recipe.yaml'))).toMatchObject({
       data: { train: '(in memory: blobs)' },
       clipping: { norm: 1, gamma: 0.01 },

@@ -1,24 +1,31 @@
+import { randomBytes } from 'node:crypto';
 import { clipFunctionText } from '../clipping/clip-functions.ts';
 import { partitionOf } from '../clipping/groups.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
+import type { Files } from '../files.ts';
 import type { Graph } from '../graph/ir.ts';
 import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
 import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, hasFixedSize, privacyPlan } from '../privacy/index.ts';
-import { type Ledger, createLedger } from '../privacy/ledger.ts';
+import { ratchet } from '../random/ratchet.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
+import { defaultThreads } from '../runtime/threads.ts';
 import { adaptiveOf, clippingGroups, patternsOf } from './clipping.ts';
+import type { RunSettings } from './checkpoint.ts';
 import { type Analysis, analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
-import { plainGradients, privateGradients } from './gradients.ts';
+import { dataDigest, modelDigest } from './fingerprint.ts';
+import { type GradientSource, plainGradients, privateGradients } from './gradients.ts';
+import { type RunState, openJournal } from './journal.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
 import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.ts';
 import { type MicroBatchChoice, fastestStep } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
-import { type RunFolder, checkOutput, createRunFolder } from './run-folder.ts';
+import { differences, plain, requireSameModel, requireSameRecipe } from './resume.ts';
+import { type RunFolder, createRunFolder, openRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
 import { type Parameters, type StepProgram, type StepSettings, compileStep, defaultMicroBatch } from './step.ts';
 import { summationRounding } from './summation.ts';
@@ -28,6 +35,15 @@ export interface PrepareOptions {
   readonly file?: string | undefined;
   /** Default: ONNX Runtime on the CPU. */
   readonly engine?: Engine | undefined;
+  /**
+   * Goes on with the run in the output folder, which was interrupted, and whose recipe this is but for `performance`. A step
+   * that was charged and does not come out the same is drawn afresh and charged again. Default false: a new run.
+   */
+  readonly resume?: boolean | undefined;
+  /** Hears of what one should know and what does not stop the run. */
+  readonly onWarning?: ((text: string) => void) | undefined;
+  /** Makes the changes to files; default: the file system. */
+  readonly files?: Files | undefined;
 }
 
 /** One step, after its update. */
@@ -42,6 +58,10 @@ export interface TrainResult {
   readonly runDir: string | null;
   /** Steps taken. */
   readonly steps: number;
+  /** Why there are no more: all that were planned, the user's wish, or steps charged again that left no budget for others. */
+  readonly ended: 'complete' | 'stopped' | 'budget';
+  /** Steps that were charged again after an interruption, in the whole run. */
+  readonly recharged: number;
   /** ε spent by them; null, like all that follows from it, without privacy. */
   readonly epsilon: number | null;
   readonly delta: number | null;
@@ -73,6 +93,8 @@ export interface Run {
   readonly microBatch: { readonly size: number; readonly reason: string };
   /** How a step is computed, and why so. */
   readonly stepPlan: StepProgram['plan'];
+  /** Steps taken by an earlier process, as far as its checkpoint has them. */
+  readonly resumedAt: number;
   /** Takes the remaining steps, one an iteration, until `signal` aborts; a step that has begun is finished. */
   steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined>;
   /** The model with the parameters as they are now. */
@@ -87,21 +109,41 @@ export interface Run {
 
 /**
  * Reads model and data, checks that they fit together and that the model can be trained privately, settles the privacy
- * plan, compiles the step and makes the output folder. Nothing is written when any of that fails.
+ * plan, compiles the step and makes the output folder, or reads the one of the run that is resumed. Nothing is left of a new
+ * run when any of that fails.
  *
  * @throws GhostgradError for whatever the user can mend
  */
-export async function prepare(
-  input: TrainingInput,
-  { file, engine = onnxruntimeEngine() }: PrepareOptions = {},
+export async function prepare(input: TrainingInput, options: PrepareOptions = {}): Promise<Run> {
+  const recipe = resolveRecipe(recordedAs(input), options.file);
+  const folder = folderOf(recipe, options);
+  try {
+    return await prepared(input, recipe, folder, options);
+  } catch (error) {
+    folder?.abandon();
+    throw error;
+  }
+}
+
+function folderOf(recipe: Recipe, { resume = false, files }: PrepareOptions): RunFolder | undefined {
+  const { output } = recipe;
+  if (output !== undefined) return resume ? openRunFolder(output, files) : createRunFolder(output, recipe, files);
+  if (!resume) return undefined;
+  throw new GhostgradError({ what: 'a run without an output folder cannot be resumed', where: 'output', expected: 'its folder' });
+}
+
+async function prepared(
+  input: TrainingInput, recipe: Recipe, folder: RunFolder | undefined,
+  { file, engine = onnxruntimeEngine(), onWarning: warn = () => undefined, files }: PrepareOptions,
 ): Promise<Run> {
   const started = performance.now();
-  const recipe = resolveRecipe(recordedAs(input), file);
-  if (recipe.output !== undefined) checkOutput(recipe.output);
+  const saved = folder?.saved ?? null;
+  if (saved !== null) requireSameRecipe(saved.settings.recipe, recipe, file ?? 'recipe');
   const { seed } = recipe.training;
-  const threads = recipe.performance.threads === 'auto' ? undefined : recipe.performance.threads;
+  const initial = saved?.settings.initial ?? seed ?? randomBytes(16).toString('hex');
+  const threads = recipe.performance.threads === 'auto' ? sameThreads(saved?.settings.threads) : recipe.performance.threads;
 
-  const { source, trainable, trainingSet, testSet } = await loadMaterials(input, recipe);
+  const { source, trainable, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
   const task = taskFor({ ...source, loss: recipe.loss, trainable }, trainingSet, {
     bindings: recipe.shapes,
     where: 'shapes',
@@ -146,46 +188,81 @@ export async function prepare(
   }, { batchSize, steps: plannedSteps });
   const optimizer = buildOptimizer(recipe.training.optimizer);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
-  const { folder, ledger } = await openFolder(withMicroBatch(recipe, program.microBatch), plan).catch(async (error: unknown) => {
+  let parameters: Parameters = saved?.parameters ?? copiesOf(task.model, analysis.parameters);
+  let state = saved?.state ?? optimizer.init(parameters);
+  const settings: RunSettings = {
+    recipe: plain(recipe), initial, model: folder === undefined ? '' : modelDigest(source.model, analysis.parameters),
+    microBatch: program.microBatch, threads: threads ?? defaultThreads(), engine: engine.name, ranks: 1, software: software(),
+  };
+  if (saved !== null) requireSameModel(saved.settings, settings);
+  const firstGroups = plan === null ? [] : (saved?.groups(plan.groups) ?? plan.groups);
+  const journal = folder && await openJournal({
+    folder, plan, settings, warn, files,
+    recipe: withMicroBatch(recipe, program.microBatch), data: dataDigest(data), begin: { parameters, state, groups: firstGroups },
+  }).catch(async (error: unknown) => {
     await program.release();
     throw error;
   });
-  const gradients =
+  const ledger = journal?.ledger;
+  const now = (): RunState => ({ parameters, state, groups: gradients.groups });
+  const gradients: GradientSource =
     plan === null
-      ? plainGradients({ program, data, batchSize, sampleRate: batchSize / datasetSize, seed })
-      : privateGradients({ plan, program, data, ledger });
-
-  let parameters: Parameters = copiesOf(task.model, analysis.parameters);
-  let state = optimizer.init(parameters);
+      ? plainGradients({ program, data, batchSize, sampleRate: batchSize / datasetSize, keys: journal?.keys ?? ratchet(seed) })
+      : privateGradients({
+          plan, program, data, ledger, keys: journal?.keys, groups: firstGroups,
+          replay: journal && {
+            charged: journal.charged,
+            afresh: (unchanged) => {
+              parameters = unchanged;
+              const why = saved === null ? [] : differences(saved.settings, settings);
+              warn(
+                `step ${state.step + 1} does not come out as it was charged${why.length > 0 ? ` (${why.join(', ')})` : ''}: ` +
+                  'it, and what was charged after it, is drawn afresh and charged again',
+              );
+              return journal.drawAfresh(now());
+            },
+          },
+        });
   let open = true;
+  let ended: TrainResult['ended'] = 'stopped';
 
   async function* steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined> {
     while (open && state.step < plannedSteps && signal?.aborted !== true) {
       const begun = performance.now();
       const learningRate = optimizer.learningRate * schedule(state.step);
-      const { gradient, losses, norms, thresholds, ...step } = await gradients.next(parameters);
+      const taken = await gradients.next(parameters);
+      if (taken === null) {
+        ended = 'budget';
+        warn(`the run ends after ${state.step} of ${plannedSteps} steps: the rest of the budget went to steps that were charged again`);
+        return;
+      }
+      const { gradient, losses, norms, thresholds, charged, ...step } = taken;
       state = optimizer.update(step.parameters, gradient, state, learningRate);
       parameters = step.parameters;
       const metrics: PublicMetrics = {
         step: state.step,
         learningRate,
-        epsilon: plan?.spent(state.step) ?? null,
+        epsilon: plan?.spent(charged) ?? null,
         thresholds: plan === null || plan.adaptive === null ? null : byName(plan.groups, thresholds),
       };
       const uncovered: UncoveredMetrics = {
         ...summaryOf(losses, norms, thresholds),
         examplesPerSecond: (1000 * batchSize) / (performance.now() - begun),
       };
-      folder?.metrics.write(metrics, uncovered);
+      journal?.metrics.write(metrics, uncovered);
+      if (state.step < plannedSteps) journal?.saveWhenDue(now(), gradients.keys);
       yield { ...metrics, steps: plannedSteps, uncovered };
     }
   }
+
+  const recharged = (): number => (ledger === undefined ? 0 : ledger.length - state.step);
 
   const currentCertificate = (): Certificate | null =>
     plan &&
     certificate({
       plan,
       steps: state.step,
+      recharged: recharged(),
       clipFunction: clipFunctionText(recipe.clipping.function),
       style,
       finalGroups: gradients.groups,
@@ -200,20 +277,23 @@ export async function prepare(
       'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
     });
 
-  async function release(): Promise<void> {
+  async function close(): Promise<void> {
     if (!open) return;
     open = false;
     await gradients.close();
     await program.release();
-    await ledger?.close();
-    folder?.metrics.close();
+    await journal?.close();
   }
 
   async function finish(): Promise<TrainResult> {
-    await release();
+    try {
+      if (open) journal?.end(now(), gradients.keys);
+    } finally {
+      await close();
+    }
+    if (state.step === plannedSteps) ended = 'complete';
     const model = currentModel();
     const certified = currentCertificate();
-    folder?.saveCheckpoint(parameters, state, gradients.groups);
     if (certified !== null) folder?.saveCertificate(certified);
     folder?.saveModel(model);
     const test =
@@ -223,6 +303,8 @@ export async function prepare(
     const result: TrainResult = {
       runDir: recipe.output ?? null,
       steps: state.step,
+      ended,
+      recharged: recharged(),
       epsilon: certified?.epsilon ?? null,
       delta: plan?.delta ?? null,
       valid: certified?.valid ?? null,
@@ -237,13 +319,19 @@ export async function prepare(
       peakRssMiB: process.resourceUsage().maxRSS / 1024,
     };
     folder?.saveResult(result);
+    folder?.release();
     return result;
+  }
+
+  async function release(): Promise<void> {
+    await close();
+    folder?.release();
   }
 
   const start = currentCertificate();
   if (start !== null && state.step === 0) folder?.saveStart(start);
   return {
-    recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, steps, model: currentModel, certificate: currentCertificate, finish, release,
+    recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, resumedAt: saved?.state.step ?? 0, steps, model: currentModel, certificate: currentCertificate, finish, release,
   };
 }
 
@@ -269,15 +357,6 @@ export async function train(
   }
 }
 
-async function openFolder(
-  recipe: Recipe,
-  plan: PrivacyPlan | null,
-): Promise<{ readonly folder?: RunFolder; readonly ledger?: Ledger }> {
-  if (recipe.output === undefined) return {};
-  const folder = createRunFolder(recipe.output, recipe);
-  return plan === null ? { folder } : { folder, ledger: await createLedger(folder.ledgerPath) };
-}
-
 /** The step at the physical batch size of the recipe. */
 async function compiled(
   analysis: Analysis, { training: { seed }, privacy, performance: { microBatch, memoryMiB } }: Recipe,
@@ -292,6 +371,9 @@ async function compiled(
   const isFixed = privacy !== 'none' && hasFixedSize(privacy.sampling);
   return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, memoryMiB });
 }
+
+/** The threads of the earlier process, where they are not what one would take anyway. */
+const sameThreads = (before: number | undefined): number | undefined => (before === defaultThreads() ? undefined : before);
 
 const withMicroBatch = (recipe: Recipe, microBatch: number): Recipe =>
   ({ ...recipe, performance: { ...recipe.performance, microBatch } });
