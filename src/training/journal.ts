@@ -86,14 +86,15 @@ export async function openJournal({ folder, recipe, plan, settings, data, begin,
     ? performance.now() - last.at > Math.max(everyMs, last.tookMs / mostShare)
     : now - last.step >= checkpointEvery;
 
-  const keys = saved?.keys ?? startRatchet();
-  if (saved?.keys == null) {
+  const kept = saved?.keys ?? null;
+  const keys = kept ?? startRatchet();
+  if (kept === null) {
     if (charged.length > 0) warn(`the secret key is gone: ${steps(charged.length)} after the checkpoint cannot be repeated, and will be charged again`);
     save(begin, keys);
   }
   return {
     ledger, metrics, keys, save,
-    charged: saved?.keys == null ? [] : charged,
+    charged: kept === null ? [] : charged,
     saveWhenDue: (now, current) => {
       if (isDue(now.state.step)) save(now, current);
     },
