@@ -45,7 +45,7 @@ export interface LossAudit {
 export async function auditLosses(options: LossAuditOptions): Promise<LossAudit> {
   const { recipe: input, file, engine, confidence = 0.999, seed = 0 } = options;
   const recipe = resolveRecipe(recordedAs(input), file);
-  const { trainingSet, source } = await loadMaterials(input, recipe);
+  const { trainingSet, source } = await loadMaterials(input, recipe, seed);
   const canaries = Math.min(options.canaries ?? 1000, Math.floor(trainingSet.size / 5));
   const { data, planted, present } = ratchet(`canaries ${JSON.stringify(seed)}`).advance().noise
     .use((streamOf) => withCanaries(trainingSet, canaries, streamOf('canaries')));

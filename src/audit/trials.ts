@@ -71,8 +71,10 @@ export async function runTrials(
   for (let step = 0; step < claim.steps; step++) {
     thresholds = source.groups.map(({ norm }) => norm);
     const { groups } = source;
-    const { gradient, norms, ...rest } = await source.next(parameters);
-    parameters = rest.parameters;
+    const taken = await source.next(parameters);
+    if (taken === null) throw new Error('the source of gradients ended before the steps that are claimed');
+    const { gradient, norms } = taken;
+    ({ parameters } = taken);
     const seen = groups.map((_, k) => gradient.gradients.get(weight(k))!);
     addScores(scores, seen, groups, claim);
     lookAtNoise(noise, seen, groups, claim);

@@ -62,9 +62,12 @@ const released = (source: GradientSource, change: (step: GradientStep) => Gradie
   get groups() {
     return source.groups;
   },
+  get keys() {
+    return source.keys;
+  },
   next: async (parameters) => {
     const step = await source.next(parameters);
-    return { ...step, gradient: change(step) };
+    return step && { ...step, gradient: change(step) };
   },
   close: () => source.close(),
 });

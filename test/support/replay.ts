@@ -4,7 +4,6 @@ import type { Dataset } from '../../src/data/index.ts';
 import type { PrivacyPlan, Privatised } from '../../src/privacy/index.ts';
 import { countsWithin } from '../../src/privacy/quantiles.ts';
 import { batchSource } from '../../src/training/examples.ts';
-import type { GradientStep } from '../../src/training/gradients.ts';
 import type { Parameters, StepProgram, StepResult } from '../../src/training/step.ts';
 
 /** Two data sets, the second with one row more, at its end; and what trains on them. */
@@ -28,9 +27,9 @@ export async function replayed({ data, program, plan: unseeded, parameters }: Ne
   const noises: Float64Array[] = [];
   const problems: string[] = [];
   for (let step = 0; step < plan.steps; step++) {
-    const found: GradientStep[] = [];
-    for (const source of sources) found.push(await source.next(parameters()));
-    const [without, withRow] = found.map(({ gradient }) => gradient as Privatised) as [Privatised, Privatised];
+    const found: Privatised[] = [];
+    for (const source of sources) found.push((await source.next(parameters()))?.gradient as Privatised);
+    const [without, withRow] = found as [Privatised, Privatised];
     const keys = truth.advance();
     const rows = plan.draw(keys, data[1].size);
     const thresholds = without.groups.map(({ norm }) => norm);
