@@ -51,10 +51,14 @@ export function fillGaussian(target: Float32Array | Float64Array, sigma: number,
 }
 
 /**
- * target ← (target + N(0, σ²))·scale, element by element in one sweep, computed in float64 and rounded once.
- * Throws GhostgradError when an element is not finite: no noise hides a NaN.
+ * target ← (target + remainder + N(0, σ²))·scale, element by element in one sweep, computed in float64 and rounded once.
+ *
+ * @param remainder what `target` lacks, if it was rounded
+ * @throws GhostgradError when an element is not finite: no noise hides a NaN
  */
-export function addGaussian(target: Float32Array | Float64Array, sigma: number, source: Stream, scale = 1): void {
+export function addGaussian(
+  target: Float32Array | Float64Array, remainder: Float32Array | undefined, sigma: number, source: Stream, scale = 1,
+): void {
   const normals = new Float64Array(Math.min(chunk, target.length));
   // 0 · x is 0 for every finite x and NaN otherwise; one sum instead of a branch for each element.
   let check = 0;
@@ -62,19 +66,20 @@ export function addGaussian(target: Float32Array | Float64Array, sigma: number, 
     const count = Math.min(chunk, target.length - start);
     standardNormals(normals, count, source);
     for (let i = 0; i < count; i++) {
-      const noised = (target[start + i] ?? 0) + sigma * (normals[i] ?? 0);
+      const sum = target[start + i]! + (remainder === undefined ? 0 : remainder[start + i]!);
+      const noised = sum + sigma * normals[i]!;
       check += 0 * noised;
       target[start + i] = noised * scale;
     }
   }
-  if (check !== 0) {
-    throw new GhostgradError({
-      what: 'noise was to be added to a value that is not finite',
-      expected: 'finite sums: rows with non-finite gradients are removed before summation',
-      fix: 'report this as a bug of ghostgrad; the step was discarded',
-    });
-  }
+  if (check !== 0) throw notFinite();
 }
+
+export const notFinite = (): GhostgradError => new GhostgradError({
+  what: 'noise was to be added to a value that is not finite',
+  expected: 'finite sums: rows with non-finite gradients are removed before summation',
+  fix: 'report this as a bug of ghostgrad; the step was discarded',
+});
 
 function standardNormals(out: Float64Array, count: number, source: Stream): void {
   const words = source.words(2 * count);

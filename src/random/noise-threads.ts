@@ -9,7 +9,7 @@ import { keyBytes } from './stream.ts';
 /** Threads that add noise to arrays in shared memory. */
 export interface NoiseThreads {
   /**
-   * values ← (values + N(0, deviation²))·scale for every target: what `addNoise` does on one thread, value for value.
+   * values ← noised values·scale for every target: what `addNoise` does on one thread, value for value.
    * Settles when all is done.
    *
    * @param keyOf makes the key of a stream; called before the promise is returned. Each key is erased by the thread
@@ -40,7 +40,7 @@ export function noiseThreads(
   const addNoise: NoiseThreads['addNoise'] = async (targets, scale, keyOf) => {
     if (failed !== undefined) throw failed;
     // A thread would add noise to a copy of any other array, and leave the array as it was.
-    if (!targets.every(({ values }) => values instanceof Float32Array && values.buffer instanceof SharedArrayBuffer))
+    if (!targets.every(({ values, remainder = values }) => isShared(values) && isShared(remainder)))
       throw new GhostgradError({ what: 'noise threads were given an array of their own', expected: 'float32 arrays in shared memory' });
     const chunks = chunksOf(targets);
     const keys = new Uint8Array(new SharedArrayBuffer(keyBytes * chunks.length));
@@ -71,6 +71,9 @@ export function noiseThreads(
   };
   return { addNoise, close };
 }
+
+const isShared = (values: Float32Array | Float64Array): boolean =>
+  values instanceof Float32Array && values.buffer instanceof SharedArrayBuffer;
 
 function started(program: URL): Worker {
   const worker = new Worker(program);

@@ -1,7 +1,6 @@
 // A thread that adds noise: it takes one chunk after another until none is left.
 import { parentPort } from 'node:worker_threads';
-import { addGaussian } from './gaussian.ts';
-import type { NoiseChunk, NoiseTarget } from './noise.ts';
+import { type NoiseChunk, type NoiseTarget, addToChunk } from './noise.ts';
 import { keyBytes, keystream } from './stream.ts';
 
 /** All arrays lie in shared memory: this describes them. */
@@ -21,12 +20,10 @@ export type NoiseReply = number | { readonly error: string };
 function work({ chunks, targets, scale, keys, next }: NoiseRequest): NoiseReply {
   let done = 0;
   for (let at = Atomics.add(next, 0, 1); at < chunks.length; at = Atomics.add(next, 0, 1)) {
-    const { target, start, end } = chunks[at]!;
-    const { values, deviation } = targets[target]!;
     const key = keys.subarray(keyBytes * at, keyBytes * (at + 1));
     const source = keystream(key);
     key.fill(0);
-    addGaussian(values.subarray(start, end), deviation, source, scale);
+    addToChunk(targets, chunks[at]!, scale, source);
     done += 1;
   }
   return done;
