@@ -13,6 +13,7 @@ const anyScale = fc.record({
   allocation: fc.constantFrom(...allocations),
   gradientMultiplier: positive(0.1, 50),
   rho: positive(0, 0.01),
+  rounding: positive(0, 0.01),
 });
 /** Σ over all coordinates of the variance of their noise. */
 const energy = (groups: Groups, deviations: readonly number[]): number =>
@@ -24,7 +25,7 @@ describe('allocation of the noise', () => {
       { name: 'x', norm: 3, parameters: ['a'], size: 100 },
       { name: 'y', norm: 4, parameters: ['b'], size: 16 },
     ]);
-    const at = (allocation: Allocation) => noiseDeviations(groups, { allocation, gradientMultiplier: 1.5, rho: 0.01 });
+    const at = (allocation: Allocation) => noiseDeviations(groups, { allocation, gradientMultiplier: 1.5, rho: 0.004, rounding: 0.006 });
     const expectAt = (allocation: Allocation, expected: readonly number[]): void =>
       at(allocation).forEach((x, k) => expect(x).toBeCloseTo(1.5 * 1.01 * expected[k]!, 12));
     expectAt('global', [5, 5]);
@@ -39,7 +40,7 @@ describe('allocation of the noise', () => {
     fc.assert(
       fc.property(anyGroups, anyScale, (groups, scale) => {
         const deviations = noiseDeviations(groups, scale);
-        const moved = Math.hypot(...groups.map(({ norm }, k) => (norm * (1 + scale.rho)) / deviations[k]!));
+        const moved = Math.hypot(...groups.map(({ norm }, k) => (norm * (1 + scale.rho + scale.rounding)) / deviations[k]!));
         expect(moved * scale.gradientMultiplier).toBeCloseTo(1, 12);
       }),
     );
@@ -53,7 +54,7 @@ describe('allocation of the noise', () => {
         fc.array(positive(1e-3, 1e3), { minLength: 8, maxLength: 8 }),
         (groups, scale, gammas) => {
           const least = energy(groups, noiseDeviations(groups, { ...scale, allocation: 'minimal' }));
-          const s = (1 + scale.rho) * Math.hypot(...groups.map(({ norm }, k) => norm / gammas[k]!));
+          const s = (1 + scale.rho + scale.rounding) * Math.hypot(...groups.map(({ norm }, k) => norm / gammas[k]!));
           const any = groups.map((_, k) => scale.gradientMultiplier * s * gammas[k]!);
           for (const deviations of [any, noiseDeviations(groups, scale)])
             expect(least).toBeLessThanOrEqual(energy(groups, deviations) * (1 + 1e-12));
@@ -65,7 +66,7 @@ describe('allocation of the noise', () => {
   it('is all one for one group', () => {
     const groups = groupsOf([{ name: 'all', norm: 0.3, parameters: ['w'], size: 77 }]);
     for (const allocation of allocations)
-      expect(noiseDeviations(groups, { allocation, gradientMultiplier: 2, rho: 0 })[0]).toBeCloseTo(0.6, 14);
+      expect(noiseDeviations(groups, { allocation, gradientMultiplier: 2, rho: 0, rounding: 0 })[0]).toBeCloseTo(0.6, 14);
   });
 
   it.each(allocations)('%s: the noise added has its variance, from the thresholds of the sum itself', (allocation) => {

@@ -37,14 +37,16 @@ export interface NoiseScale {
   readonly gradientMultiplier: number;
   /** Relative rounding allowance of every threshold. */
   readonly rho: number;
+  /** ν: that of what becomes of the sum after clipping, relative to the threshold, too. */
+  readonly rounding: number;
 }
 
 /**
  * Standard deviation of the noise on each coordinate of the clipped sum, by group: σ_g·S·γ_k with
- * S² = Σ_k (C_k·(1 + rho)/γ_k)², C_k the thresholds of `groups` as they are.
+ * S² = Σ_k (C_k·(1 + rho + rounding)/γ_k)², C_k the thresholds of `groups` as they are.
  */
-export function noiseDeviations(groups: Groups, { allocation, gradientMultiplier, rho }: NoiseScale): readonly number[] {
+export function noiseDeviations(groups: Groups, { allocation, gradientMultiplier, rho, rounding }: NoiseScale): readonly number[] {
   const gammas = groups.map(({ norm, size }) => table[allocation](norm, size));
-  const sensitivity = (1 + rho) * Math.hypot(...groups.map(({ norm }, k) => norm / (gammas[k] ?? NaN)));
+  const sensitivity = (1 + rho + rounding) * Math.hypot(...groups.map(({ norm }, k) => norm / (gammas[k] ?? NaN)));
   return gammas.map((gamma) => gradientMultiplier * sensitivity * gamma);
 }

@@ -25,7 +25,8 @@ export {
   truncatedPoissonSampled,
 } from './events.ts';
 export { type Group, type Groups, flatGroup, groupsOf, parametersOf, sensitivity, withNorms } from './groups.ts';
-export { type Noise, type PrivacyPlan, type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
+export { type PrivacyPlan, type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
+export { type Noise } from './lattice.ts';
 export { type AdaptiveThresholds } from './quantiles.ts';
 export { type Neighbors, type Sampling, checkRows, defaultNeighbors, hasFixedSize, samplings, supportedNeighbors, supportedSampling } from './sampling.ts';
 export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';

@@ -5,7 +5,8 @@ import { type Allocation, noiseDeviations } from './allocation.ts';
 import { calibrate } from './calibrate.ts';
 import { gaussian, poissonSampled } from './events.ts';
 import { flatGroup, groupsOf } from './groups.ts';
-import { type Noise, type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
+import type { Noise } from './lattice.ts';
+import { type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
 import type { Neighbors, Sampling } from './sampling.ts';
 
 const base: PrivacyPlanOptions = {
@@ -182,7 +183,6 @@ describe('privacy plan', () => {
       [{ sampling: 'full-batch' }, 'full-batch sampling with a smaller batch'],
       [{ neighbors: 'replace-one' }, 'neighbors "replace-one" cannot be used with sampling "poisson"'],
       [{ neighbors: 'remove' as Neighbors }, 'unknown neighbouring relation'],
-      [{ noise: 'discrete' }, 'noise "discrete" cannot be used'],
       [{ noise: 'none' as Noise }, 'unknown noise'],
       [{ allocation: 'equal' as Allocation }, 'unknown allocation'],
       ...[0, 1, -0.1, NaN].flatMap((fraction): [Partial<PrivacyPlanOptions>, string][] => [

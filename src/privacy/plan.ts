@@ -7,14 +7,12 @@ import { calibrateNoise } from './calibrate.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
 import { type PrivacyEvent, gaussian, selfComposed } from './events.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
+import { type Noise, accountedDelta, checkReserve, countLaw, gradientLaws, noiseDistance, noises, roundingOf } from './lattice.ts';
 import { type AdaptiveThresholds, checkAdaptive, splitBudget } from './quantiles.ts';
 import {
   type Draw, type Neighbors, type Sampling, checkDraw, checkTruncation, defaultNeighbors, drawn, leastMaxBatchSize, sampledEvent, supportedNeighbors,
   supportedSampling,
 } from './sampling.ts';
-
-/** Where the noise lives: real numbers rounded to floats, or an integer grid. */
-export type Noise = 'float' | 'discrete';
 
 export interface PrivacyPlanOptions {
   /** Number of examples, taken to be public: N of the sample rate and of the normaliser. */
@@ -41,7 +39,7 @@ export interface PrivacyPlanOptions {
   readonly maxBatchSize?: number | undefined;
   /** Default `add-remove`; under `without-replacement`, `replace-one`. */
   readonly neighbors?: Neighbors | undefined;
-  /** Default `float`; `discrete` is refused until it exists. */
+  /** Default `discrete`: on a grid, so that no rounding of floats tells more than ε allows. */
   readonly noise?: Noise | undefined;
   /** The trainable parameters and their thresholds, the first ones where they adapt; {@link flatGroup} for flat clipping. */
   readonly groups: Groups;
@@ -77,6 +75,10 @@ export interface PrivacyPlan extends NoiseScale {
    */
   readonly noiseMultiplier: number;
   readonly delta: number;
+  /** What of δ the accountant may spend: all but a millionth, which discrete noise keeps for itself. */
+  readonly accountedDelta: number;
+  /** How far in statistical distance all noise is from what is accounted for, at most; 0 under float noise, where it is not known. */
+  readonly noiseDistance: number;
   /** ε after all of `steps`. */
   readonly epsilon: number;
   /** How far above the true one it is at most; null where the accountant does not know. */
@@ -86,7 +88,7 @@ export interface PrivacyPlan extends NoiseScale {
   /** The most examples of a step; null where draws are not truncated. */
   readonly maxBatchSize: number | null;
   readonly neighbors: Neighbors;
-  readonly noise: 'float';
+  readonly noise: Noise;
   /** With the thresholds of the first step. */
   readonly groups: Groups;
   /** Null under fixed thresholds. */
@@ -140,7 +142,8 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   if (!(rho >= 0 && rho < 1)) throw outOfRange('rho', rho, 'at least 0 and less than 1');
   const sampling = supportedSampling(options.sampling ?? 'poisson');
   const neighbors = supportedNeighbors(options.neighbors ?? defaultNeighbors(sampling), sampling);
-  refuseDiscrete(options.noise ?? 'float');
+  const noise = knownNoise(options.noise ?? 'discrete');
+  const accounted = accountedDelta(noise, delta);
   const untruncated: Draw = { batchSize, datasetSize, maxBatchSize: options.maxBatchSize ?? null };
   checkDraw(sampling, untruncated);
   const groups = groupsOf(options.groups);
@@ -150,15 +153,18 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   if (adaptive !== undefined) checkAdaptive(adaptive, groups);
 
   const units = neighbors === 'replace-one' ? 2 : 1;
-  const draw = truncatedWhere(sampling === 'truncated-poisson', untruncated, { ...options, units });
-  checkTruncation(draw, { steps, delta });
+  const draw = truncatedWhere(sampling === 'truncated-poisson', untruncated, { ...options, units, delta: accounted });
+  checkTruncation(draw, { steps, delta: accounted });
   const stepAt = (sigma: number): PrivacyEvent => sampledEvent(sampling, draw, gaussian(sigma / units));
-  const noiseMultiplier = noiseMultiplierOf(options, stepAt);
+  const noiseMultiplier = noiseMultiplierOf({ ...options, delta: accounted }, stepAt);
   const event = stepAt(noiseMultiplier);
   const prepared = prepareAccountant(event, accountant);
-  const { value, errorBound } = prepared.epsilonBounded(steps, delta);
+  const { value, errorBound } = prepared.epsilonBounded(steps, accounted);
   const epsilon = resolved(value);
+  const distance = noiseDistance(noise, groups, steps);
+  checkReserve(distance, epsilon, delta);
   const seeded = seed !== undefined;
+  const rounding = roundingOf(noise);
   const split = splitBudget(noiseMultiplier, adaptive?.budgetFraction ?? 0, groups.length);
   const { gradientMultiplier } = split;
   const thresholds = adaptive === undefined ? null : Object.freeze({ ...adaptive, countDeviation: split.countDeviation });
@@ -170,20 +176,23 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     steps,
     noiseMultiplier,
     delta,
+    accountedDelta: accounted,
+    noiseDistance: distance,
     epsilon,
     errorBound,
     accountant: prepared.name,
     sampling,
     maxBatchSize: draw.maxBatchSize,
     neighbors,
-    noise: 'float',
+    noise,
     groups,
     allocation,
     gradientMultiplier,
     adaptive: thresholds,
     rho,
+    rounding,
     clippingNorm,
-    sensitivity: units * clippingNorm * (1 + rho),
+    sensitivity: units * clippingNorm * (1 + rho + rounding),
     normaliser: batchSize,
     event,
     seeded,
@@ -199,9 +208,12 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
       if (!(Number.isSafeInteger(stepsDone) && stepsDone >= 0 && stepsDone <= steps)) {
         throw outOfRange('stepsDone', stepsDone, `a whole number from 0 to the planned ${steps} steps`);
       }
-      return prepared.epsilon(stepsDone, delta);
+      return prepared.epsilon(stepsDone, accounted);
     },
   };
+  // Refuses noise that fits on no grid before a step is taken.
+  gradientLaws(groups, plan);
+  countLaw(plan);
   const frozen = Object.freeze({ ...plan, warnings: Object.freeze(plan.warnings) }) as PrivacyPlan;
   genuine.add(frozen);
   return frozen;
@@ -254,15 +266,9 @@ function truncatedWhere(
   return { ...draw, maxBatchSize: leastMaxBatchSize(draw, { steps, delta, epsilon: spent }) };
 }
 
-function refuseDiscrete(noise: Noise): void {
-  if (noise === 'float') return;
-  if (noise !== 'discrete') throw unknownName('noise', String(noise), ['float', 'discrete'], 'privacy.noise');
-  throw new GhostgradError({
-    what: 'noise "discrete" cannot be used: the discrete Gaussian is not there yet',
-    where: 'privacy.noise',
-    expected: 'float',
-    fix: 'noise: float',
-  });
+function knownNoise(noise: Noise): Noise {
+  if (!noises.includes(noise)) throw unknownName('noise', String(noise), noises, 'privacy.noise');
+  return noise;
 }
 
 function warningsOf({

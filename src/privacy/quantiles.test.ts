@@ -123,7 +123,7 @@ describe('a whole step of adaptive thresholds', () => {
       fc.property(instance, ({ units, norms, allocation, sigma, fraction }) => {
         const groups = groupsOf(norms.map((norm, k) => ({ name: `g${k}`, norm, parameters: [`p${k}`], size: 2 })));
         const { gradientMultiplier, countDeviation } = splitBudget(sigma, fraction, groups.length);
-        const deviations = noiseDeviations(groups, { allocation, gradientMultiplier, rho: 0 });
+        const deviations = noiseDeviations(groups, { allocation, gradientMultiplier, rho: 0, rounding: 0 });
         const inNoise = (batch: typeof units): number[] => [
           ...groups.flatMap(({ norm }, k) =>
             [0, 1].map((i) =>

@@ -1,11 +1,9 @@
 import { GhostgradError } from '../errors.ts';
 import type { StepKeys } from '../random/ratchet.ts';
-import { addGaussian } from '../random/gaussian.ts';
 import { type NoiseTarget, addNoise } from '../random/noise.ts';
 import type { NoiseThreads } from '../random/noise-threads.ts';
-import type { Stream } from '../random/stream.ts';
-import { noiseDeviations } from './allocation.ts';
 import { type Group, type Groups, groupsOf, parametersOf, samePartition } from './groups.ts';
+import { countLaw, gradientLaws } from './lattice.ts';
 import { type PrivacyPlan, assertPlan } from './plan.ts';
 import { countsWithin, fractionWithin } from './quantiles.ts';
 
@@ -42,8 +40,15 @@ export interface Privatised {
 }
 
 type Sums = ReadonlyMap<string, Float32Array | Float64Array>;
+type Remainders = ReadonlyMap<string, Float32Array>;
 
-const contents = new WeakMap<ClippedSum, { readonly sums: Sums; readonly counts: Float64Array | null }>();
+interface Contents {
+  readonly sums: Sums;
+  readonly remainders: Remainders;
+  readonly counts: Float64Array | null;
+}
+
+const contents = new WeakMap<ClippedSum, Contents>();
 const genuine = new WeakSet<object>();
 
 /**
@@ -53,13 +58,18 @@ const genuine = new WeakSet<object>();
  *
  * @param norms for adaptive thresholds, the gradient norms [units · groups] of all units drawn, the groups of a unit next
  * to each other, of which only the counts within the estimates of `groups` are kept; none under fixed thresholds
+ * @param remainders what rounding the sums to their type left over, where it is known; noise is added to both together
  * @throws GhostgradError unless `sums` holds exactly the parameters of `groups` in their size, and 0 ≤ rho < 1
  */
-export function clippedSum(sums: Sums, groups: Groups, rho: number, norms?: Float32Array): ClippedSum {
+export function clippedSum(
+  sums: Sums, groups: Groups, rho: number, norms?: Float32Array, remainders: Remainders = new Map(),
+): ClippedSum {
   const checked = groupsOf(groups);
   const expected = new Set(parametersOf(checked));
   const odd = [...sums.keys()].find((name) => !expected.has(name)) ?? [...expected].find((name) => !sums.has(name));
   if (odd !== undefined) throw misfit(`parameter "${odd}"`, 'one sum for each parameter of each group');
+  const unfit = [...remainders].find(([name, { length }]) => sums.get(name)?.length !== length)?.[0];
+  if (unfit !== undefined) throw misfit(`the remainder of parameter "${unfit}"`, 'as many numbers as its sum has');
   const missized = checked.find((group) => sizeIn(sums, group) !== group.size);
   if (missized !== undefined) {
     throw misfit(
@@ -70,7 +80,7 @@ export function clippedSum(sums: Sums, groups: Groups, rho: number, norms?: Floa
     throw new GhostgradError({ what: 'rounding allowance out of range', found: String(rho), expected: '0 ≤ rho < 1' });
   const counts = norms === undefined ? null : countsWithin(norms, checked);
   const sum = Object.freeze({ groups: checked, rho }) as ClippedSum;
-  contents.set(sum, { sums: new Map(sums), counts });
+  contents.set(sum, { sums: new Map(sums), remainders: new Map(remainders), counts });
   return sum;
 }
 
@@ -82,9 +92,9 @@ const misfit = (where: string, expected: string, found?: string): GhostgradError
 
 /**
  * Adds the plan's noise to `sum`, once, and divides by the plan's public normaliser: with {@link privatiseInParallel}
- * the only constructor of {@link Privatised}. Every coordinate of group k gets independent N(0, deviation_k²) from streams
- * that are its parameter's own, deviation_k following from the plan and the sum's own thresholds ({@link noiseDeviations});
- * every count N(0, σ_b²) in float64, from a stream that is no parameter's. Consumes `sum` and the step's noise key, so that
+ * the only constructor of {@link Privatised}. Every coordinate gets independent noise from streams that are its parameter's
+ * own, of a law that follows from the plan and the sum's own thresholds ({@link gradientLaws}); so does every count, in
+ * float64, from a stream that is no parameter's. Consumes `sum` and the step's noise key, so that
  * neither one sum can be noised twice nor one noise be added to two sums. The sum's arrays are overwritten; float32 ones
  * become the result.
  *
@@ -95,7 +105,7 @@ export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): P
   const taken = take(sum, plan, keys);
   keys.noise.use((streamOf) => {
     addNoise(taken.targets, 1 / plan.normaliser, streamOf);
-    addCountNoise(taken, plan, streamOf);
+    addNoise(taken.counted, 1, streamOf);
   });
   return seal(taken, plan, keys);
 }
@@ -110,7 +120,7 @@ export async function privatiseInParallel(
 ): Promise<Privatised> {
   const taken = take(sum, plan, keys);
   await keys.noise.use((streamOf, keyOf) => {
-    addCountNoise(taken, plan, streamOf);
+    addNoise(taken.counted, 1, streamOf);
     return threads.addNoise(taken.targets, 1 / plan.normaliser, keyOf);
   });
   return seal(taken, plan, keys);
@@ -120,7 +130,8 @@ export async function privatiseInParallel(
 interface Taken {
   readonly groups: Groups;
   readonly targets: readonly (NoiseTarget & { readonly parameter: string })[];
-  readonly counts: Float64Array | null;
+  /** The counts, of which there may be none. */
+  readonly counted: readonly NoiseTarget[];
 }
 
 /** Breaks the seal of `sum`, for good; only once all is checked. */
@@ -133,7 +144,7 @@ function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
       expected: 'one addition of noise for each logical step',
     });
   }
-  const { sums, counts } = sealed;
+  const { sums, remainders, counts } = sealed;
   const { groups } = sum;
   assertBounded(sum, plan);
   assertCounted(counts, plan);
@@ -144,21 +155,20 @@ function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
     });
   }
   contents.delete(sum);
-  const deviations = noiseDeviations(groups, plan);
-  const deviationOf = new Map(groups.flatMap(({ parameters }, k) => parameters.map((name) => [name, deviations[k]!])));
+  const laws = gradientLaws(groups, plan);
+  const lawOf = new Map(groups.flatMap(({ parameters }, k) => parameters.map((name) => [name, laws[k]!])));
   const targets = [...sums].map(([parameter, values]) =>
-    ({ parameter, label: `noise:${parameter}`, values, deviation: deviationOf.get(parameter) ?? NaN }));
-  return { groups, targets, counts };
+    ({ parameter, label: `noise:${parameter}`, values, remainder: remainders.get(parameter), law: lawOf.get(parameter)! }));
+  const law = countLaw(plan);
+  const counted = counts === null || law === null ? [] : [{ label: 'counts', values: counts, law }];
+  return { groups, targets, counted };
 }
 
-function addCountNoise({ counts }: Taken, { adaptive }: PrivacyPlan, streamOf: (label: string) => Stream): void {
-  if (counts !== null && adaptive !== null) addGaussian(counts, adaptive.countDeviation, streamOf('counts'));
-}
-
-function seal({ groups, targets, counts }: Taken, { normaliser }: PrivacyPlan, { step }: StepKeys): Privatised {
+function seal({ groups, targets, counted: [counts] }: Taken, { normaliser }: PrivacyPlan, { step }: StepKeys): Privatised {
   const gradients: ReadonlyMap<string, Float32Array> = new Map(targets.map(({ parameter, values }) =>
     [parameter, values instanceof Float32Array ? values : Float32Array.from(values)]));
-  const fractions = counts && Object.freeze(Array.from(counts, (count) => fractionWithin(count, normaliser)));
+  const fractions = counts === undefined ? null
+    : Object.freeze(Array.from(counts.values, (count) => fractionWithin(count, normaliser)));
   const result = Object.freeze({ step, gradients, groups, fractions }) as Privatised;
   genuine.add(result);
   return result;

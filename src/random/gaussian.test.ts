@@ -114,7 +114,7 @@ describe('addGaussian', () => {
     const noise = new Float64Array(5000);
     fillGaussian(noise, 0.5, stream(key, 'add'));
     const target = Float64Array.from({ length: 5000 }, (_, i) => i);
-    addGaussian(target, 0.5, stream(key, 'add'), 0.25);
+    addGaussian(target, undefined, 0.5, stream(key, 'add'), 0.25);
     expect(target).toEqual(noise.map((z, i) => (i + z) * 0.25));
   });
 
@@ -122,7 +122,7 @@ describe('addGaussian', () => {
     for (const bad of [NaN, Infinity, -Infinity]) {
       const target = new Float32Array(10);
       target[7] = bad;
-      expect(() => addGaussian(target, 1, stream(key, 'bad'))).toThrow('not finite');
+      expect(() => addGaussian(target, undefined, 1, stream(key, 'bad'))).toThrow('not finite');
     }
   });
 });

@@ -8,7 +8,7 @@ const name = stepNames.sum('w');
 function added(parts: readonly Float32Array[], length: number, shared = false): Float32Array {
   const sums = accumulator(new Map([['w', [length]]]), { shared });
   for (const part of parts) sums.add({ [name]: float32(part) });
-  return sums.result().get('w')!;
+  return sums.result().sums.get('w')!;
 }
 
 describe('accumulator', () => {

@@ -36,7 +36,7 @@ const program: StepProgram = {
   parameters: ['w'], microBatch: 8, lanes: 1, sharesSums: true, rho: plan.rho, layers: [], groups: plan.groups,
   plan: { mode: 'book-keeping', layersBy: 'time', liveBytes: 0, cost: 0, extraFlopShare: 0, reason: 'a test' },
   run: (parameters, { size }) => Promise.resolve({
-    sums: new Map([['w', new Float32Array(new SharedArrayBuffer(16))]]), parameters,
+    sums: new Map([['w', new Float32Array(new SharedArrayBuffer(16))]]), remainders: new Map(), parts: 1, parameters,
     losses: new Float32Array(size), norms: new Float32Array(size), groups: 1,
   }),
   release: () => Promise.resolve(),

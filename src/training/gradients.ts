@@ -2,6 +2,7 @@ import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
 import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
+import { checkAdditions } from '../privacy/lattice.ts';
 import { type Ledger, type LedgerLine, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
 import { poissonSample } from '../random/poisson.ts';
@@ -83,13 +84,14 @@ export function privateGradients({
     const stepKeys = keys.advance();
     const rows = plan.draw(stepKeys, data.size);
     const thresholds = groups.map(({ norm }) => norm);
-    const { sums, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
+    const { sums, remainders, parts, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
+    checkAdditions(rows.length, parts);
     // A step without privacy has no norms: its sums are bounded by nothing.
     if (seen.norms.length !== rows.length * groups.length) {
       throw notClipped('other gradient norms', 'one for each unit and group');
     }
     const counted = plan.adaptive === null ? undefined : seen.norms;
-    const clipped = clippedSum(sums, groups, program.rho, counted);
+    const clipped = clippedSum(sums, groups, program.rho, counted, remainders);
     const gradient = program.sharesSums
       ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
     return { ...seen, gradient, thresholds };
@@ -160,7 +162,7 @@ export function plainGradients({
     keys,
     next: async (current) => {
       const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
-      const { sums, ...seen } = await program.run(current, batchSource(data, rows), []);
+      const { sums, remainders: _, parts: __, ...seen } = await program.run(current, batchSource(data, rows), []);
       for (const sum of sums.values()) for (let i = 0; i < sum.length; i++) sum[i]! /= batchSize;
       return { ...seen, gradient: plainGradient(sums), thresholds: [], charged: 0 };
     },

@@ -7,7 +7,7 @@ import type { TypedGraph } from '../graph/ir.ts';
 import type { Engine, Feeds, Outputs, RunResult, Session } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type FloatTensor, type Tensor, tensor } from '../tensor/tensor.ts';
-import { accumulator } from './accumulate.ts';
+import { type Totals, accumulator } from './accumulate.ts';
 import { type Analysis, compileTask } from './compile.ts';
 import { type Candidate, type OptimizeFor, choosePlan } from './planner.ts';
 
@@ -39,9 +39,8 @@ export interface BatchSource {
 
 export type Parameters = ReadonlyMap<string, FloatTensor>;
 
-export interface StepResult {
-  /** Σ of clipped gradients (plain gradients in `non-private` mode) by parameter, each of the parameter's size. */
-  readonly sums: ReadonlyMap<string, Float32Array>;
+/** With Σ of clipped gradients (plain gradients in `non-private` mode) by parameter, each of the parameter's size. */
+export interface StepResult extends Totals {
   /** Not covered by ε: one loss for each unit drawn. */
   readonly losses: Float32Array;
   /**
@@ -170,7 +169,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       const [back] = await Promise.all([
         work(sessions[0]!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
       ]);
-      return { sums: sums.result(), losses, norms, groups: groups.length, parameters: back };
+      return { ...sums.result(), losses, norms, groups: groups.length, parameters: back };
     },
     release: async () => {
       for (const lane of sessions) {

@@ -1,5 +1,6 @@
 import type { StepLayer } from '../clipping/step-graph.ts';
-import { gamma, unitRoundoff } from '../clipping/rounding.ts';
+import { gamma } from '../clipping/rounding.ts';
+import { additionRounding } from './accumulate.ts';
 
 export interface Summed {
   /** Units that are expected in a logical batch. */
@@ -17,7 +18,7 @@ export interface Summed {
  * An element of a micro-batch's sum adds up n numbers (the units' gradients, or their products at every position), in an
  * order that is the kernel's, and is wrong by at most γ_n of their magnitudes (Higham 2002, §3.1). Those are at most C(1+ρ)
  * in norm for each unit **whose positions do not cancel**; of a unit whose do, they are more. Totals of micro-batches add what
- * {@link accumulator} says. Each of the two draws may be wrong by so much, and all batchSize units' magnitudes may align,
+ * {@link accumulator} says (which discrete noise has in its sensitivity already). Each of the two draws may be wrong by so much, and all batchSize units' magnitudes may align,
  * which real gradients are far from: so this is a worst case, and grows with the batch.
  */
 export function summationRounding(layers: readonly Pick<StepLayer, 'contraction' | 'plan'>[], { batchSize, microBatch }: Summed): number {
@@ -25,6 +26,6 @@ export function summationRounding(layers: readonly Pick<StepLayer, 'contraction'
   // A gradient's weight and scale round each of the numbers as well.
   const within = gamma(Math.max(...terms) + 4);
   const parts = Math.ceil(batchSize / microBatch);
-  const across = parts === 1 ? 0 : unitRoundoff * (1 + 2 ** -8 * (parts + 1) / 2);
+  const across = (parts - 1) * additionRounding;
   return 2 * batchSize * (within + across);
 }

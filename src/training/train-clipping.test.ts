@@ -50,7 +50,7 @@ describe('a run that clips by groups', () => {
       const K = clipping.groups.length;
       clipping.groups.forEach(({ name, norm }) =>
         expect(norm).toBe(stylesOfNames.has(style) && name === 'last' ? 0.7 : 1 / Math.sqrt(K)));
-      const scale = { allocation, gradientMultiplier: noise.gradientMultiplier, rho: clipping.rho };
+      const scale = { allocation, gradientMultiplier: noise.gradientMultiplier, rho: clipping.rho, rounding: noise.rounding };
       const finals = withNorms(clipping.groups, clipping.groups.map(({ finalNorm }) => finalNorm));
       expect(clipping.groups.map(({ deviation }) => deviation)).toEqual(noiseDeviations(clipping.groups, scale));
       expect(clipping.groups.map(({ finalDeviation }) => finalDeviation)).toEqual(noiseDeviations(finals, scale));
