@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { allocations } from './allocation.ts';
 import { eventSchema } from './event-schema.ts';
+import { noises } from './lattice.ts';
 import { samplings } from './sampling.ts';
 
 const positive = z.number().positive();
@@ -15,8 +16,10 @@ const group = z.strictObject({
   size: z.int().positive().describe('Numbers in the parameters together'),
   norm: positive.describe('Threshold C_k in the first step: the L2 norm that each record’s gradient of the group was clipped to'),
   deviation: positive.describe('Standard deviation of the noise on each coordinate of the group’s clipped sum, in the first step'),
+  grid: positive.nullable().describe('Distance of the grid’s points, to which the group’s sum was rounded and on which its noise is; null under float noise'),
   finalNorm: positive.describe('C_k in the last step; the first one under fixed thresholds'),
   finalDeviation: positive.describe('Standard deviation of the noise in the last step'),
+  finalGrid: positive.nullable().describe('The grid in the last step'),
 });
 
 /**
@@ -63,12 +66,24 @@ export const certificateSchema = z.strictObject({
     sensitivity: positive.describe('L2 bound on what neighbours change in the first step’s clipped sum'),
   }).describe('How each record’s gradient was bounded'),
   noise: z.strictObject({
-    kind: z.literal('float').describe('`float`: real Gaussian noise, rounded to floating point'),
+    kind: z.enum(noises).describe(
+      '`discrete`: sums rounded to a public grid, discrete Gaussian noise of whole points added (docs/noise.md); `float`: real '
+      + 'Gaussian noise, rounded to floating point',
+    ),
     multiplier: positive.describe('σ of all that a step released: noise over what one record adds to it'),
     gradientMultiplier: positive.describe('σ_g, that of the gradients alone: σ⁻² = σ_g⁻² + K/(4σ_b²)'),
     countDeviation: positive.nullable().describe(
       'σ_b on each of the K groups’ count of norms within its threshold, each record ±½; null where nothing was counted',
     ),
+    countGrid: positive.nullable().describe('The grid of the counts in the first and every step; null under float noise or without counts'),
+    rounding: z.number().min(0).lt(1).describe(
+      'ν: what rounding sums to the grid and adding micro-batches up adds to what one record changes, relative to its '
+      + 'threshold; all noise on gradients is larger by it, and that on counts by a factor of 1 + ν. 0 under float noise, where it is not accounted for',
+    ),
+    statisticalDistance: z.number().min(0).nullable().describe(
+      'How far all noise of the planned steps is, at most, from what the accountant takes it for; null under float noise, where nobody knows',
+    ),
+    accountedDelta: positive.lt(1).describe('The δ that ε was computed at: δ less what (1 + e^ε)·statisticalDistance is within'),
     seeded: z.boolean().describe('True where the noise came from a user’s seed: whoever knows it can remove the noise'),
     source: z.string().describe('Where randomness came from'),
   }).describe('What was added to the clipped sums'),

@@ -38,7 +38,7 @@ describe('certificate', () => {
       accountant: 'rdp',
       software,
       normaliser: 512,
-      noise: { kind: 'float', multiplier: 1.1, gradientMultiplier: 1.1, countDeviation: null },
+      noise: { kind: 'discrete', multiplier: 1.1, gradientMultiplier: 1.1, countDeviation: null, countGrid: null, rounding: 2 ** -10 },
       sampling: { name: 'poisson', sampleRate: 512 / 60_000, expectedBatchSize: 512, datasetSize: 60_000 },
       clipping: {
         function: 'abadi',
@@ -53,17 +53,42 @@ describe('certificate', () => {
             parameters: ['w', 'b'],
             size: 12,
             norm: 0.1,
-            deviation: 1.1 * 0.1 * (1 + 1e-3),
+            deviation: 1.1 * 0.1 * (1 + 1e-3 + 2 ** -10),
             finalNorm: 0.1,
-            finalDeviation: 1.1 * 0.1 * (1 + 1e-3),
+            finalDeviation: 1.1 * 0.1 * (1 + 1e-3 + 2 ** -10),
           },
         ],
       },
     });
     expect(found.guarantee).toContain('differential privacy');
-    for (const omission of ['floating-point', 'hyperparameter', 'losses'])
-      expect(found.notCovered.join('\n')).toContain(omission);
+    for (const omission of ['hyperparameter', 'losses']) expect(found.notCovered.join('\n')).toContain(omission);
     expect(found.assumptions.join('\n')).toContain('60000, is public');
+  });
+
+  it('tells noise on a grid from float noise, of which rounding and attacks are not covered', () => {
+    const about = (noise: 'float' | 'discrete') => certificate({
+      plan: privacyPlan({ ...options, noise, adaptive: { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.01, rescaleTo: null } }),
+      steps: 100, clipFunction: 'abadi', software, finalGroups: withNorms(options.groups, [0.05]),
+    });
+    const [discrete, float] = [about('discrete'), about('float')];
+    for (const found of [discrete, float]) expect(certificateSchema.parse(JSON.parse(JSON.stringify(found)))).toEqual(found);
+    const [{ grid, finalGrid, deviation, finalDeviation }] = discrete.clipping.groups as [typeof discrete.clipping.groups[number]];
+    // √d points are within the allowance, and the noise has many of them.
+    expect(Math.sqrt(12) * grid!).toBeLessThan(2 ** -10 * 0.1);
+    expect(finalDeviation / finalGrid!).toBe(deviation / grid!);
+    expect(deviation / grid!).toBeGreaterThan(1000);
+    expect(discrete.noise.countGrid).toBeGreaterThan(0);
+    expect(discrete.noise.countGrid).toBeLessThan(2 ** -11);
+    expect(discrete.noise.accountedDelta).toBeLessThan(1e-5);
+    expect(discrete.noise.accountedDelta).toBeGreaterThan(1e-5 * (1 - 1e-6));
+    expect((1 + Math.exp(discrete.plannedEpsilon)) * discrete.noise.statisticalDistance!).toBeLessThan(1e-5 - discrete.noise.accountedDelta);
+    expect(discrete.notCovered.join()).not.toContain('floating-point');
+    expect(discrete.mechanism).toContain('rounded to a grid');
+
+    expect(float.noise).toMatchObject({ kind: 'float', countGrid: null, rounding: 0, statisticalDistance: null, accountedDelta: 1e-5 });
+    expect(float.clipping.groups[0]).toMatchObject({ grid: null, finalGrid: null });
+    expect(float.notCovered.join()).toContain('floating-point');
+    expect(float.mechanism).not.toContain('grid');
   });
 
   it('says what adaptive thresholds were, became and cost, and that ε covers the counts', () => {
@@ -78,7 +103,7 @@ describe('certificate', () => {
     expect(certificateSchema.parse(JSON.parse(JSON.stringify(found)))).toEqual(found);
     expect(found.epsilon).toBe(privacyPlan(options).epsilon);
     expect(found.clipping).toMatchObject({ style: 'per-layer', norm: 5, threshold: { adaptive }, allocation: 'equal-budget' });
-    const each = plan.gradientMultiplier * Math.SQRT2 * (1 + 1e-3);
+    const each = plan.gradientMultiplier * Math.SQRT2 * (1 + 1e-3 + 2 ** -10);
     for (const [k, first, final] of [[0, 3, 1], [1, 4, 6]] as const) {
       const { norm, finalNorm, deviation, finalDeviation } = found.clipping.groups[k]!;
       expect([norm, finalNorm]).toEqual([first, final]);

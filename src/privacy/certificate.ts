@@ -2,6 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import { noiseDeviations } from './allocation.ts';
 import { type Certificate, certificateFormat } from './certificate-schema.ts';
 import { type Groups, samePartition } from './groups.ts';
+import { countLaw, gradientLaws, gridOf } from './lattice.ts';
 import { type PrivacyPlan, eventOf } from './plan.ts';
 import {
   type Facts, assumptionsOf, exactSums, guaranteeOf, isValid, mechanismOf, neighborsMeaningOf, notCoveredOf, sourceOf,
@@ -68,6 +69,10 @@ export function certificate(options: CertificateOptions): Certificate {
       multiplier: plan.noiseMultiplier,
       gradientMultiplier: plan.gradientMultiplier,
       countDeviation: plan.adaptive?.countDeviation ?? null,
+      countGrid: gridOf(countLaw(plan)),
+      rounding: plan.rounding,
+      statisticalDistance: plan.noise === 'float' ? null : plan.noiseDistance,
+      accountedDelta: plan.accountedDelta,
       seeded: plan.seeded,
       source: sourceOf(plan.seeded),
     },
@@ -120,13 +125,16 @@ function groupsIn(plan: PrivacyPlan, final: Groups): Certificate['clipping']['gr
   }
   const deviations = noiseDeviations(plan.groups, plan);
   const finalDeviations = noiseDeviations(final, plan);
+  const [grids, finalGrids] = [plan.groups, final].map((groups) => gradientLaws(groups, plan).map(gridOf));
   return plan.groups.map(({ name, parameters, size, norm }, k) => ({
     name,
     parameters: [...parameters],
     size,
     norm,
     deviation: deviations[k]!,
+    grid: grids![k]!,
     finalNorm: final[k]!.norm,
     finalDeviation: finalDeviations[k]!,
+    finalGrid: finalGrids![k]!,
   }));
 }

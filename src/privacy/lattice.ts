@@ -83,6 +83,9 @@ export const countLaw = ({ noise, adaptive, rounding }: NoiseSettings): NoiseLaw
 const lawOf = (noise: Noise, group: Pick<Group, 'norm' | 'size'>, deviation: number): NoiseLaw =>
   (noise === 'float' ? { deviation } : latticeFor(group, deviation));
 
+/** The grid of a law; null where it has none. */
+export const gridOf = (law: NoiseLaw | null): number | null => (law !== null && 'grid' in law ? law.grid : null);
+
 /** Of δ, what is kept for the distance between drawn noise and the noise that is accounted for. */
 const reserve = 2 ** -20;
 
@@ -102,7 +105,7 @@ export const noiseDistance = (noise: Noise, groups: Groups, steps: number): numb
  * are `distance` from ones that are (ε, accounted δ)-indistinguishable.
  */
 export function checkReserve(distance: number, epsilon: number, delta: number): void {
-  if ((1 + Math.exp(epsilon)) * distance <= delta * reserve) return;
+  if (distance === 0 || (1 + Math.exp(epsilon)) * distance <= delta * reserve) return;
   throw new GhostgradError({
     what: 'delta does not hold what discrete noise takes of it',
     where: 'privacy',

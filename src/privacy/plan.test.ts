@@ -23,14 +23,15 @@ describe('privacy plan', () => {
     const plan = privacyPlan(base);
     expect(plan.sampleRate).toBe(512 / 60_000);
     expect(plan.normaliser).toBe(512);
-    expect(plan.sensitivity).toBeCloseTo(0.1 * 1.001, 15);
+    expect(plan.sensitivity).toBeCloseTo(0.1 * (1.001 + 2 ** -10), 15);
     expect(noiseDeviations(plan.groups, plan)[0]! / plan.sensitivity).toBeCloseTo(1.1, 14);
     expect(plan.event).toEqual(poissonSampled(512 / 60_000, gaussian(1.1)));
-    expect(plan.epsilon).toBe(epsilonOf(eventOf(plan, 100), 1e-5).epsilon);
+    expect(plan.epsilon).toBe(epsilonOf(eventOf(plan, 100), plan.accountedDelta).epsilon);
     expect(plan).toMatchObject({
       sampling: 'poisson',
       neighbors: 'add-remove',
-      noise: 'float',
+      noise: 'discrete',
+      rounding: 2 ** -10,
       allocation: 'global',
       adaptive: null,
       gradientMultiplier: 1.1,
@@ -53,7 +54,7 @@ describe('privacy plan', () => {
           expect(plan.epsilon).toBeLessThanOrEqual(epsilon);
           expect(plan.epsilon).toBeGreaterThan(epsilon * (1 - 1e-4));
           expect(plan.noiseMultiplier).toBe(
-            calibrate({ epsilon, delta: 1e-5, sampleRate: plan.sampleRate, steps }).noiseMultiplier,
+            calibrate({ epsilon, delta: plan.accountedDelta, sampleRate: plan.sampleRate, steps }).noiseMultiplier,
           );
         },
       ),
@@ -73,8 +74,24 @@ describe('privacy plan', () => {
     const spent = Array.from({ length: 101 }, (_, t) => plan.spent(t));
     expect(spent.every((e, t) => t === 0 || e > (spent[t - 1] ?? Infinity))).toBe(true);
     expect(spent[100]).toBe(plan.epsilon);
-    expect(spent[37]).toBeCloseTo(epsilonOf(eventOf(plan, 37), 1e-5).epsilon, 12);
+    expect(spent[37]).toBeCloseTo(epsilonOf(eventOf(plan, 37), plan.accountedDelta).epsilon, 12);
     for (const t of [-1, 101, 0.5]) expect(() => plan.spent(t)).toThrow('stepsDone');
+  });
+
+  it('keeps a part of δ for discrete noise, and grows the noise by what rounding to its grid adds', () => {
+    const [discrete, float] = [privacyPlan(base), privacyPlan({ ...base, noise: 'float' })];
+    expect(float).toMatchObject({ rounding: 0, accountedDelta: 1e-5, noiseDistance: 0 });
+    expect(float.sensitivity).toBeCloseTo(0.1 * 1.001, 15);
+    expect(discrete.accountedDelta).toBe(1e-5 * (1 - 2 ** -20));
+    expect(discrete.epsilon).toBeGreaterThan(float.epsilon);
+    expect(discrete.epsilon).toBeLessThan(float.epsilon * (1 + 1e-6));
+    expect(discrete.event).toEqual(float.event);
+    // Five numbers and a count, 100 times.
+    expect(Math.log2(discrete.noiseDistance / 600)).toBeLessThan(-250);
+    const loud = { ...base, sampling: 'full-batch', batchSize: 60_000, noiseMultiplier: 0.1 } as const;
+    expect(privacyPlan({ ...loud, noise: 'float' }).epsilon).toBeGreaterThan(1000);
+    expect(() => privacyPlan(loud)).toThrow(/delta does not hold what discrete noise takes of it[^]*noise: float/);
+    expect(() => privacyPlan({ ...base, noiseMultiplier: 1e12 })).toThrow('too large for discrete noise');
   });
 
   it('is exact for full batches, and charges replaced examples twice the norm', () => {
@@ -129,7 +146,7 @@ describe('privacy plan', () => {
       expect(plan).toMatchObject({ groups, allocation: 'weighted', adaptive, clippingNorm: 5 });
     }
     // Replaced, a unit moves gradients and counts twice as far: the same noise, half of σ in the event.
-    const full = { ...base, groups, adaptive, sampling: 'full-batch', batchSize: 60_000 } as const;
+    const full = { ...base, groups, adaptive, sampling: 'full-batch', batchSize: 60_000, steps: 10 } as const;
     const [once, replaced] = [privacyPlan(full), privacyPlan({ ...full, neighbors: 'replace-one' })];
     expect(replaced.event).toEqual(poissonSampled(1, gaussian(0.55)));
     expect(replaced.gradientMultiplier).toBe(once.gradientMultiplier);

@@ -95,7 +95,7 @@ describe('counts within the thresholds', () => {
     expect([fractionWithin(80, 100), fractionWithin(-80, 100)]).toEqual([1, 0]);
     // With next to no noise: 10 units within, of 100 expected; nobody drawn; 300 drawn, all above.
     const plan = planOf(groupsAt([1, 1]), {
-      batchSize: 100, datasetSize: 100, noiseMultiplier: 1e-9, sampling: 'full-batch',
+      batchSize: 100, datasetSize: 100, noiseMultiplier: 1e-9, sampling: 'full-batch', noise: 'float',
     });
     const fractions = (norms: Float32Array) => released(plan, norms).fractions!;
     fractions(new Float32Array(20).fill(0.5)).forEach((f) => expect(f).toBeCloseTo(0.55, 6));

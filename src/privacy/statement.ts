@@ -22,10 +22,10 @@ export function guaranteeOf({ unit, noise, accountant, epsilon, delta }: Facts):
   return `(${epsilon}, ${delta})-differential privacy for each ${unit}, under the assumptions listed`;
 }
 
-export function mechanismOf({ sampling, clipping: { threshold, groups } }: Facts): string {
+export function mechanismOf({ sampling, clipping: { threshold, groups }, noise: { kind } }: Facts): string {
   const gradients =
     `${sampling.name === 'full-batch' ? 'noisy gradient descent' : 'DP-SGD'}: ${samplingWords(sampling.name)} Gaussian mechanism on ` +
-    'sums of clipped per-example gradients';
+    `sums of clipped per-example gradients${kind === 'discrete' ? ', rounded to a grid, with discrete noise on it' : ''}`;
   if (threshold === 'fixed') return gradients;
   return (
     `${gradients}, and on ${groups.length === 1 ? 'the count' : `${groups.length} counts`} of gradients within the ` +
@@ -78,14 +78,16 @@ export const exactSums = (unit: string, rounding: number | undefined): string =>
   (rounding === undefined ? '' : `, which for gradients whose positions do not cancel comes to at most ${rounding.toPrecision(2)} ` +
     'of the sensitivity in a batch of the expected size, were all gradients and all roundings aligned');
 
-export const notCoveredOf = ({ clipping: { threshold } }: Facts): string[] => [
+export const notCoveredOf = ({ clipping: { threshold }, noise: { kind } }: Facts): string[] => [
   'hyperparameter search: other runs on the same data, with other settings, spend budgets of their own',
   'training losses, gradient norms, clip fractions and drawn batch sizes, shown while training or kept in private/',
   'choosing a model, a checkpoint or a stopping time by looking at private data',
-  'attacks on floating-point noise: the Gaussian noise is rounded to float32, whose gaps can reveal more than ε allows',
+  ...(kind === 'float' ? [floatNoise] : []),
   'timing and other side channels of the computer',
   ...(threshold === 'fixed' ? [] : [roundedNorms]),
 ];
+
+const floatNoise = 'attacks on floating-point noise: the Gaussian noise is rounded to float32, whose gaps can reveal more than ε allows';
 
 /** A unit's norm may round otherwise in another place of a micro-batch, and its indicator flip with it. */
 const roundedNorms =

@@ -1,8 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { GhostgradError } from '../errors.ts';
 import { noiseThreads } from '../random/noise-threads.ts';
+import type { Lattice } from '../random/discrete-gaussian.ts';
 import { restoreRatchet } from '../random/ratchet.ts';
 import { type Groups, flatGroup, groupsOf } from './groups.ts';
+import { gradientLaws } from './lattice.ts';
 import { type PrivacyPlan, type PrivacyPlanOptions, privacyPlan } from './plan.ts';
 import { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel } from './sum.ts';
 
@@ -32,19 +34,20 @@ const zeros = (plan: PrivacyPlan): ClippedSum => {
 const values = (p: Privatised, name: string): Float32Array => p.gradients.get(name) ?? new Float32Array(0);
 
 describe('privatise', () => {
-  it('adds noise of variance (σ·C·(1 + ρ))² to every coordinate, over the public normaliser', () => {
+  it.each(['float', 'discrete'] as const)('adds noise of variance (σ·C·(1 + ρ + ν))² to every coordinate, over the public normaliser: %s', (noise) => {
+    const nu = noise === 'float' ? 0 : 2 ** -10;
     const n = 200_000;
     const two = groupsOf([
       { name: 'x', norm: 3, parameters: ['w'], size: n },
       { name: 'y', norm: 4, parameters: ['b'], size: n },
     ]);
     for (const [plan, deviation] of [
-      [planOf({ groups: flat(2 * n) }), 1.3 * 0.5 * 1.001],
-      [planOf({ groups: flat(2 * n), rho: 0 }), 1.3 * 0.5],
-      [planOf({ groups: two, rho: 0 }), 1.3 * 5],
+      [planOf({ noise, groups: flat(2 * n) }), 1.3 * 0.5 * (1.001 + nu)],
+      [planOf({ noise, groups: flat(2 * n), rho: 0 }), 1.3 * 0.5 * (1 + nu)],
+      [planOf({ noise, groups: two, rho: 0 }), 1.3 * 5 * (1 + nu)],
       [
-        planOf({ groups: flat(2 * n), sampling: 'full-batch', batchSize: 1000, neighbors: 'replace-one', rho: 0 }),
-        1.3 * 0.5,
+        planOf({ noise, groups: flat(2 * n), sampling: 'full-batch', batchSize: 1000, neighbors: 'replace-one', rho: 0 }),
+        1.3 * 0.5 * (1 + nu),
       ],
     ] as const) {
       const result = privatise(zeros(plan), plan, plan.startRatchet().advance());
@@ -52,6 +55,8 @@ describe('privatise', () => {
         const variance = (values(result, name).reduce((sum, x) => sum + x * x, 0) / n) * plan.normaliser ** 2;
         // A sample variance of normals has relative deviation √(2/n).
         expect(Math.abs(variance / deviation ** 2 - 1)).toBeLessThan(4 * Math.sqrt(2 / n));
+        // A sampler of half the noise would be found out, and so would one of a tenth less.
+        expect(Math.abs((0.9 ** 2 * variance) / deviation ** 2 - 1)).toBeGreaterThan(4 * Math.sqrt(2 / n));
       }
     }
   });
@@ -66,7 +71,37 @@ describe('privatise', () => {
       return values(privatise(clippedSum(sums, groups, 0), plan, plan.startRatchet().advance()), 'w');
     };
     const noise = run([0, 0, 0]);
-    run([1, 2, 4]).forEach((x, i) => expect(x - (noise[i] ?? 0)).toBeCloseTo([1, 2, 4][i]! / 12.5, 6));
+    run([1, 2, 4]).forEach((x, i) => expect(x - (noise[i] ?? 0)).toBeCloseTo([1, 2, 4][i]! / 12.5, 5));
+  });
+
+  it('releases points of the public grid and nothing between them, whatever the sum', () => {
+    const n = 1000;
+    const plan = planOf({ groups: flat(2 * n), batchSize: 16 });
+    const [law] = gradientLaws(plan.groups, plan);
+    const { grid } = law as Lattice;
+    const odd = Float32Array.from({ length: n }, (_, i) => Math.sin(i) / 10);
+    const remainders = new Map([['w', odd.map((x) => x * 2 ** -26)]]);
+    const sum = clippedSum(sumsOf(odd, new Float32Array(n)), plan.groups, plan.rho, undefined, remainders);
+    const released = privatise(sum, plan, plan.startRatchet().advance());
+    const points = ['w', 'b'].flatMap((name) => Array.from(values(released, name), (x) => (x * 16) / grid));
+    // A released float32 is a point rounded to 24 bits.
+    for (const point of points) expect(Math.abs(point - Math.round(point))).toBeLessThanOrEqual(2 ** -23 * Math.abs(point));
+    // Which is next to nothing of a point.
+    expect(Math.max(...points.map(Math.abs))).toBeLessThan(2 ** 21);
+    expect(new Set(points.map(Math.round)).size).toBeGreaterThan(n);
+  });
+
+  it('adds the noise to sums and what their rounding left over', () => {
+    for (const noise of ['float', 'discrete'] as const) {
+      const plan = planOf({ noise });
+      const run = (remainders?: ReadonlyMap<string, Float32Array>): Float32Array =>
+        values(privatise(clippedSum(sumsOf([1, 2], [3, 4]), groups, 0, undefined, remainders), plan, plan.startRatchet().advance()), 'w');
+      const [without, withOne] = [run(), run(new Map([['w', Float32Array.of(0, 0.5)]]))];
+      expect(withOne[0]).toBe(without[0]);
+      expect(withOne[1]! - without[1]!).toBeCloseTo(0.5 / 12.5, 4);
+    }
+    expect(() => clippedSum(sumsOf([1, 2], [3, 4]), groups, 0, undefined, new Map([['w', new Float32Array(3)]]))).toThrow('the remainder of parameter "w"');
+    expect(() => clippedSum(sumsOf([1, 2], [3, 4]), groups, 0, undefined, new Map([['v', new Float32Array(2)]]))).toThrow('the remainder of parameter "v"');
   });
 
   it('gives each parameter and each step noise of its own', () => {

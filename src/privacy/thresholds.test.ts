@@ -14,7 +14,7 @@ const planOf = (groups: Groups, options: Partial<PrivacyPlanOptions> = {}): Priv
     datasetSize: 1e6, batchSize: 1000, steps: 500, noiseMultiplier: 1, delta: 1e-7, groups, seed: 1, adaptive, ...options,
   });
 /** Full batches, of which there is an ε even for next to no noise. */
-const quiet = { noiseMultiplier: 1e-8, sampling: 'full-batch', datasetSize: 1000 } as const;
+const quiet = { noise: 'float', noiseMultiplier: 1e-8, sampling: 'full-batch', datasetSize: 1000 } as const;
 const released = (
   plan: PrivacyPlan, norms: Float32Array | undefined, groups = plan.groups, keys = plan.startRatchet().advance(),
 ): Privatised =>

@@ -14,7 +14,7 @@ const mean = (values: Float64Array, f: (x: number) => number): number =>
   values.reduce((sum, x) => sum + f(x), 0) / values.length;
 
 /** Restated from docs/noise.md: σ² of a draw, and what of it rounding alone accounts for. */
-const [v, k] = [14950, 46];
+const [v, k] = [11712, 36];
 const varianceOf = (levels: number): number => Array.from({ length: levels }, (_, i) => v * k ** (2 * i)).reduce((a, b) => a + b);
 const rounding = v / (1 + k * k);
 
@@ -82,7 +82,7 @@ describe('discrete Gaussian draws', () => {
 
   it.each([2, 3, 4] as const)('of %i levels leave no trace of the levels: every remainder is as likely', (L) => {
     const values = draws(n, L, 'residues');
-    for (const modulus of [2, 46, 64, 1000]) {
+    for (const modulus of [2, 36, 64, 1000]) {
       const counts = Array.from({ length: modulus }, () => 0);
       for (const x of values) counts[((x % modulus) + modulus) % modulus]! += 1;
       expect(Math.abs(chiSquare(counts, counts.map(() => n / modulus)))).toBeLessThan(4);
@@ -98,7 +98,7 @@ describe('discrete Gaussian draws', () => {
       return sum / Math.sqrt(n - lag);
     };
     const square = (x: number): number => ((x / sigma) ** 2 - 1) / Math.SQRT2;
-    const low = (x: number): number => (((x % 46) + 46) % 46 - 22.5) / Math.sqrt((46 * 46 - 1) / 12);
+    const low = (x: number): number => (((x % 36) + 36) % 36 - 17.5) / Math.sqrt((36 * 36 - 1) / 12);
     for (const f of [undefined, square, low]) {
       for (const lag of [1, 2, 256, 4096]) expect(Math.abs(product(lag, values, f))).toBeLessThan(4);
       expect(Math.abs(product(0, other, f))).toBeLessThan(4);
@@ -130,10 +130,10 @@ describe('discrete Gaussian draws', () => {
   it('have the variance of what they are accounted as, and what rounding adds', () => {
     for (let L = 1; L <= mostLevels; L++)
       expect(continuousDeviation(L) ** 2 / (varianceOf(L) - rounding)).toBeCloseTo(1, 12);
-    // An even sum over the integers, which joins Gaussians and rounds them: within 2^-200 of its mean, by Poisson summation.
+    // An even sum over the integers, which joins Gaussians and rounds them: within 2^-256 of its mean, by Poisson summation.
     const evenness = Math.log2(2) - (2 * Math.PI ** 2 * rounding) / Math.LN2;
-    expect(evenness).toBeLessThan(-200);
-    for (let L = 1; L <= mostLevels; L++) expect(Math.log2(statisticalDistance(L))).toBeLessThan(Math.log2(L) - 199);
+    expect(evenness).toBeLessThan(-256);
+    for (let L = 1; L <= mostLevels; L++) expect(Math.log2(statisticalDistance(L))).toBeLessThan(Math.log2(L) - 255);
   });
 
   it('come from wherever the smoothing holds: a rounded continuous Gaussian is one', () => {

@@ -4,10 +4,10 @@ import type { Stream } from './stream.ts';
 
 /**
  * k: a draw of L levels is X_1 + k·(X_2 + k·(X_3 + …)) with L independent draws from the table. With s² = v/(1 + k²) the
- * sum over the integers of exp(−(x − c)²/2s²) is, for every c, within 2^-200 of its mean: all that discrete Gaussians of such
+ * sum over the integers of exp(−(x − c)²/2s²) is, for every c, within 2^-256 of its mean: all that discrete Gaussians of such
  * widths need to add up to one (docs/noise.md), and to pass for a continuous one that was rounded.
  */
-const gain = 46;
+const gain = 36;
 /** Draws of so many levels stay below 2^50 by far, where float64 has all integers. */
 export const mostLevels = 8;
 

@@ -39,7 +39,7 @@ describe('table of the discrete Gaussian', () => {
 
   it('gives every integer the probability of the discrete Gaussian, to the distance it says', () => {
     expect(masses.reduce((a, b) => a + b)).toBe(whole);
-    const bits = 400n;
+    const bits = 480n;
     const weights = Array.from({ length: 6000 }, (_, x) => weight(x, bits));
     const total = weights.reduce((sum, w, x) => sum + (x === 0 ? w : 2n * w), 0n);
     // Twice the distance in units of 1/(whole · total).
@@ -53,7 +53,7 @@ describe('table of the discrete Gaussian', () => {
     expect(distance).toBeLessThanOrEqual(table.distance);
     // A bound, and no more than that.
     expect(table.distance).toBeLessThan(8 * distance);
-    expect(Math.log2(table.distance)).toBeLessThan(-200);
+    expect(Math.log2(table.distance)).toBeLessThan(-261);
   });
 
   it('is symmetric, and never gives what lies beyond its columns', () => {

@@ -19,16 +19,16 @@ const columns = 1 << columnBits;
 export const centre = columns / 2;
 /** Bits of a word that are compared with a column's share. The lower ones are read where these are equal. */
 export const comparedBits = 32 - columnBits;
-export const lowerWords = 6;
+export const lowerWords = 8;
 const shareBits = BigInt(comparedBits + 32 * lowerWords);
 /**
- * v: the parameter σ² of the table's D_Z(σ), mass ∝ exp(−x²/2σ²). The tails beyond 2048 = 16.7·σ hold less than 2^-200; what
+ * v: the parameter σ² of the table's D_Z(σ), mass ∝ exp(−x²/2σ²). The tails beyond 2048 = 18.9·σ hold less than 2^-262; what
  * else it must be is told at `gain` in discrete-gaussian.ts.
  */
-export const variance = 14950;
+export const variance = 11712;
 
 /** Probabilities are computed in units of 2^-precision. */
-const precision = 320n;
+const precision = 384n;
 const one = 1n << precision;
 
 /** A number from `low` to `low + error`, in units of 2^-precision; rounded down at each step. */

@@ -46,7 +46,7 @@ describe('resolveRecipe', () => {
         accountant: 'auto',
         sampling: 'poisson',
         neighbors: 'add-remove',
-        noise: 'float',
+        noise: 'discrete',
         unit: 'example',
       },
       clipping: {
@@ -214,7 +214,6 @@ describe('resolveRecipe', () => {
     ['loss', 'causal-lm'],
     ['trainable', { lora: { rank: 8 } }],
     ['privacy.epsilon', [1, 2]],
-    ['privacy.noise', 'discrete'],
     ['privacy.unit', 'person'],
   ])('knows that %s: %j is not available yet', (path, value) => {
     const parts = refusal({ [path]: value });

@@ -44,7 +44,7 @@ const privacySchema = z.strictObject({
   maxBatchSize: count.optional(),
   // Where none is named, the sampling's own: {@link resolveRecipe}.
   neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']).optional(),
-  noise: z.enum(['float']).default('float'),
+  noise: z.enum(['discrete', 'float']).default('discrete'),
   unit: z.enum(['example']).default('example'),
 });
 
@@ -273,7 +273,6 @@ const later: readonly (readonly [path: string, later: (value: unknown) => boolea
   ['loss', is('causal-lm'), lossNames.filter((name) => name !== 'causal-lm').join(', ')],
   ['trainable', isMapping, 'all, head, bias, or patterns of parameter names'],
   ['privacy.epsilon', Array.isArray, 'one number'],
-  ['privacy.noise', is('discrete'), 'float'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
 ];
 

@@ -132,7 +132,7 @@ describe('train and evaluate', () => {
       /invalid option \(.*privacy\.delta\)\n {2}found: +1\n {2}expected: a number less than 1/,
     ],
     ['σ and ε both given', ['--set', 'privacy.noiseMultiplier=1'], /epsilon and noiseMultiplier are both given/],
-    ['what is not available yet', ['--set', 'privacy.noise=discrete'], /not available yet \(.*privacy\.noise\)/],
+    ['what is not available yet', ['--set', 'privacy.unit=person'], /not available yet \(.*privacy\.unit\)/],
     ['a batch larger than the data', ['--batch-size', '201'], /batchSize is out of range/],
     ['a missing model file', ['--model', 'none.onnx'], /cannot read the file \(none\.onnx\)\n {2}found: +no such file/],
     ['a missing data file', ['--set', 'data.train=none.csv'], /none\.csv/],
