@@ -2,6 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import { noiseDeviations } from './allocation.ts';
 import type { Certificate } from './certificate-schema.ts';
 import { type PrivacyEvent, gaussian, showEvent } from './events.ts';
+import { accountedDelta, checkReserve, countLaw, gradientLaws, gridOf, noiseDistance, roundingOf } from './lattice.ts';
 import { type Draw, type Neighbors, checkDraw, sampledEvent, supportedNeighbors } from './sampling.ts';
 import {
   assumptionsOf, exactSumsStart, guaranteeOf, isValid, mechanismOf, neighborsMeaningOf, notCoveredOf, sourceOf,
@@ -41,17 +42,18 @@ export function contradictions(certificate: Certificate): Problem[] {
   const { groups, threshold, rho, allocation } = clipping;
   const K = groups.length;
   const budget = threshold === 'fixed' ? 0 : threshold.adaptive.budgetFraction;
-  const scale = { allocation, gradientMultiplier: noise.gradientMultiplier, rho };
+  const scale = { allocation, gradientMultiplier: noise.gradientMultiplier, rho, rounding: noise.rounding };
   const first = noiseDeviations(groups, scale);
   const final = noiseDeviations(groups.map((group) => ({ ...group, norm: group.finalNorm })), scale);
   const parameters = groups.flatMap((group) => group.parameters);
   return [
     ...number('sampling.sampleRate', sampling.sampleRate, sampling.expectedBatchSize / sampling.datasetSize),
-    ...refusal('sampling', () => checkDraw(sampling.name, drawOf(certificate))),
-    ...refusal('neighbors', () => supportedNeighbors(neighbors, sampling.name)),
+    ...refusal('sampling', () => void checkDraw(sampling.name, drawOf(certificate))),
+    ...refusal('neighbors', () => void supportedNeighbors(neighbors, sampling.name)),
     ...number('normaliser', certificate.normaliser, sampling.expectedBatchSize),
     ...number('clipping.norm', clipping.norm, Math.hypot(...groups.map(({ norm }) => norm))),
-    ...number('clipping.sensitivity', clipping.sensitivity, unitsOf(neighbors) * clipping.norm * (1 + rho)),
+    ...number('clipping.sensitivity', clipping.sensitivity, unitsOf(neighbors) * clipping.norm * (1 + rho + noise.rounding)),
+    ...refusal('noise', () => noiseProblems(certificate)),
     ...number('noise.gradientMultiplier', noise.gradientMultiplier, noise.multiplier / Math.sqrt(1 - budget)),
     ...(threshold === 'fixed'
       ? plain('noise.countDeviation', noise.countDeviation, null)
@@ -74,20 +76,44 @@ export function contradictions(certificate: Certificate): Problem[] {
   ];
 }
 
+/** Of what follows from the kind of noise: its grid, what rounding to it adds, and what it takes of δ. */
+function noiseProblems({ noise, clipping, delta, plannedSteps, plannedEpsilon }: Certificate): Problem[] {
+  const { kind, countDeviation } = noise;
+  const settings = {
+    ...noise, noise: kind, allocation: clipping.allocation, rho: clipping.rho, adaptive: countDeviation === null ? null : { countDeviation },
+  };
+  const [first, final] = [clipping.groups, clipping.groups.map((group) => ({ ...group, norm: group.finalNorm }))]
+    .map((groups) => gradientLaws(groups, settings).map(gridOf));
+  const distance = noiseDistance(kind, clipping.groups, plannedSteps);
+  checkReserve(distance, plannedEpsilon, delta);
+  return [
+    ...number('noise.rounding', noise.rounding, roundingOf(kind)),
+    ...number('noise.accountedDelta', noise.accountedDelta, accountedDelta(kind, delta)),
+    ...optional('noise.statisticalDistance', noise.statisticalDistance, kind === 'float' ? null : distance),
+    ...optional('noise.countGrid', noise.countGrid, gridOf(countLaw(settings))),
+    ...clipping.groups.flatMap(({ grid, finalGrid }, k) => [
+      ...optional(`clipping.groups.${k}.grid`, grid, first![k]!),
+      ...optional(`clipping.groups.${k}.finalGrid`, finalGrid, final![k]!),
+    ]),
+  ];
+}
+
 const differs = (where: string, found: string, expected: string): Problem =>
   ({ what: 'does not follow from the other fields', where, found, expected });
 
 const number = (where: string, found: number, expected: number): Problem[] =>
   isNear(found, expected) ? [] : [differs(where, String(found), String(expected))];
 
+const optional = (where: string, found: number | null, expected: number | null): Problem[] =>
+  found !== null && expected !== null ? number(where, found, expected) : plain(where, found, expected);
+
 const plain = (where: string, found: string | number | boolean | null, expected: string | number | boolean | null): Problem[] =>
   found === expected ? [] : [differs(where, String(found), String(expected))];
 
-/** What the plan would have refused. */
-function refusal(where: string, check: () => unknown): Problem[] {
+/** What the plan would have refused, or else the problems that `check` finds. */
+function refusal(where: string, check: () => Problem[] | undefined): Problem[] {
   try {
-    check();
-    return [];
+    return check() ?? [];
   } catch (error) {
     if (!(error instanceof GhostgradError)) throw error;
     const { what, found, expected } = error.parts;

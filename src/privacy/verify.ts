@@ -3,6 +3,7 @@ import { type AccountantName, type PrivacySpent, epsilonOf } from './accountant.
 import { type Certificate, certificateSchema } from './certificate-schema.ts';
 import { type Problem, contradictions, releasesIn, stepEventOf } from './consistency.ts';
 import { type PrivacyEvent, selfComposed, showEvent } from './events.ts';
+import { accountedDelta } from './lattice.ts';
 import type { LedgerReading } from './ledger.ts';
 
 /** What came of checking a certificate. */
@@ -127,7 +128,9 @@ function releases(certificate: Certificate, ledger: LedgerReading): Problem[] {
 function recomputed(
   certificate: Certificate, event: PrivacyEvent,
 ): { readonly spent: readonly PrivacySpent[]; readonly problems: Problem[] } {
-  const { epsilon, plannedEpsilon, plannedSteps, delta, accountant } = certificate;
+  const { epsilon, plannedEpsilon, plannedSteps, accountant } = certificate;
+  // Not the field, which follows from δ: whoever changes the one may forget the other.
+  const delta = accountedDelta(certificate.noise.kind, certificate.delta);
   const problems: Problem[] = [];
   const spent = [...new Set<AccountantName>([accountant, 'pld'])].flatMap((name) => {
     const found = attempt(() => epsilonOf(event, delta, name));

@@ -67,7 +67,7 @@ describe('a run that clips by groups', () => {
       const ledger = await verifyLedger(join(output, 'ledger.jsonl'));
       expect(ledger.problems).toEqual([]);
       expect(ledger.event).toEqual(composed([selfComposed(ledger.lines[0]!.event, 2)]));
-      expect(epsilonOf(ledger.event, 1e-4).epsilon).toBeCloseTo(epsilon ?? NaN, 10);
+      expect(epsilonOf(ledger.event, noise.accountedDelta).epsilon).toBeCloseTo(epsilon ?? NaN, 10);
       expect(epsilon).toBeLessThanOrEqual(8);
     },
   );
