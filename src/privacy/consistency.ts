@@ -2,7 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import { noiseDeviations } from './allocation.ts';
 import type { Certificate } from './certificate-schema.ts';
 import { type PrivacyEvent, gaussian, showEvent } from './events.ts';
-import { accountedDelta, checkReserve, countLaw, gradientLaws, gridOf, noiseDistance, roundingOf } from './lattice.ts';
+import { type NoiseSettings, accountedDelta, checkReserve, countLaw, gradientLaws, gridOf, noiseDistance, roundingOf } from './lattice.ts';
 import { type Draw, type Neighbors, checkDraw, sampledEvent, supportedNeighbors } from './sampling.ts';
 import {
   assumptionsOf, exactSumsStart, guaranteeOf, isValid, mechanismOf, neighborsMeaningOf, notCoveredOf, sourceOf,
@@ -29,6 +29,12 @@ export const stepEventOf = (certificate: Certificate): PrivacyEvent =>
 const drawOf = ({ sampling: { expectedBatchSize, datasetSize, maxBatchSize } }: Certificate): Draw =>
   ({ batchSize: expectedBatchSize, datasetSize, maxBatchSize });
 
+/** What noise follows from, beside the thresholds, as a certificate tells it. */
+export const noiseSettingsOf = (
+  { clipping: { allocation, rho }, noise: { kind, gradientMultiplier, rounding, countDeviation } }: Certificate,
+): NoiseSettings =>
+  ({ noise: kind, allocation, gradientMultiplier, rho, rounding, adaptive: countDeviation === null ? null : { countDeviation } });
+
 /** Numbers that are computed from others may differ in their last bits. */
 const tolerance = 1e-9;
 export const isNear = (a: number, b: number): boolean => Math.abs(a - b) <= tolerance * Math.max(Math.abs(a), Math.abs(b));
@@ -39,10 +45,10 @@ export const isNear = (a: number, b: number): boolean => Math.abs(a - b) <= tole
  */
 export function contradictions(certificate: Certificate): Problem[] {
   const { sampling, clipping, noise, neighbors } = certificate;
-  const { groups, threshold, rho, allocation } = clipping;
+  const { groups, threshold, rho } = clipping;
   const K = groups.length;
   const budget = threshold === 'fixed' ? 0 : threshold.adaptive.budgetFraction;
-  const scale = { allocation, gradientMultiplier: noise.gradientMultiplier, rho, rounding: noise.rounding };
+  const scale = noiseSettingsOf(certificate);
   const first = noiseDeviations(groups, scale);
   const final = noiseDeviations(groups.map((group) => ({ ...group, norm: group.finalNorm })), scale);
   const parameters = groups.flatMap((group) => group.parameters);
@@ -77,11 +83,10 @@ export function contradictions(certificate: Certificate): Problem[] {
 }
 
 /** Of what follows from the kind of noise: its grid, what rounding to it adds, and what it takes of δ. */
-function noiseProblems({ noise, clipping, delta, plannedSteps, plannedEpsilon }: Certificate): Problem[] {
-  const { kind, countDeviation } = noise;
-  const settings = {
-    ...noise, noise: kind, allocation: clipping.allocation, rho: clipping.rho, adaptive: countDeviation === null ? null : { countDeviation },
-  };
+function noiseProblems(certificate: Certificate): Problem[] {
+  const { noise, clipping, delta, plannedSteps, plannedEpsilon } = certificate;
+  const { kind } = noise;
+  const settings = noiseSettingsOf(certificate);
   const [first, final] = [clipping.groups, clipping.groups.map((group) => ({ ...group, norm: group.finalNorm }))]
     .map((groups) => gradientLaws(groups, settings).map(gridOf));
   const distance = noiseDistance(kind, clipping.groups, plannedSteps);

@@ -1,6 +1,8 @@
 import { epsilonOf } from './accountant.ts';
 import { noiseDeviations } from './allocation.ts';
 import type { Certificate } from './certificate-schema.ts';
+import { noiseSettingsOf } from './consistency.ts';
+import { gradientLaws, gridOf } from './lattice.ts';
 import type { LedgerReading } from './ledger.ts';
 import { assumptionsOf, guaranteeOf } from './statement.ts';
 
@@ -15,12 +17,13 @@ export function certificateSoFar(
   start: Certificate, { event, lines, head }: Pick<LedgerReading, 'event' | 'lines' | 'head'>, thresholds: Readonly<Record<string, number>> = {},
 ): Certificate {
   const steps = lines.reduce((most, { step }) => Math.max(most, step + 1), 0);
-  const epsilon = lines.length === 0 ? 0 : epsilonOf(event, start.delta, start.accountant).epsilon;
+  const epsilon = lines.length === 0 ? 0 : epsilonOf(event, start.noise.accountedDelta, start.accountant).epsilon;
   const norms = start.clipping.groups.map(({ name, norm }) => thresholds[name] ?? norm);
-  const deviations = noiseDeviations(start.clipping.groups.map((group, k) => ({ ...group, norm: norms[k]! })), {
-    allocation: start.clipping.allocation, rho: start.clipping.rho, gradientMultiplier: start.noise.gradientMultiplier,
-  });
-  const groups = start.clipping.groups.map((group, k) => ({ ...group, finalNorm: norms[k]!, finalDeviation: deviations[k]! }));
+  const settings = noiseSettingsOf(start);
+  const final = start.clipping.groups.map((group, k) => ({ ...group, norm: norms[k]! }));
+  const [deviations, laws] = [noiseDeviations(final, settings), gradientLaws(final, settings)];
+  const groups = start.clipping.groups.map((group, k) =>
+    ({ ...group, finalNorm: norms[k]!, finalDeviation: deviations[k]!, finalGrid: gridOf(laws[k]!) }));
   const now = { ...start, steps, epsilon, event, ledger: { lines: lines.length, head }, clipping: { ...start.clipping, groups } };
   const before = new Set(assumptionsOf(start));
   return {

@@ -23,7 +23,7 @@ export function privacyCurve({ event, accountant, epsilon }: Certificate): reado
 }
 
 /** ε after some of the releases, in the order in which they were made. */
-export function epsilonOverReleases({ event, delta, accountant }: Certificate): readonly Point[] {
+export function epsilonOverReleases({ event, noise: { accountedDelta: delta }, accountant }: Certificate): readonly Point[] {
   const releases = inOrder(event);
   const [kind] = releases;
   if (kind === undefined) return [[0, 0]];

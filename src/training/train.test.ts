@@ -85,7 +85,7 @@ describe('a run', () => {
       clipping: { function: 'abadi', norm: 1 },
     });
     expect(certificate.assumptions.join('\n')).toMatch(/sums over examples are exact.*at most 0\.00\d+ of the sensitivity/);
-    expect(epsilonOf(certificate.event, 1e-4).epsilon).toBeCloseTo(result.epsilon ?? NaN, 10);
+    expect(epsilonOf(certificate.event, certificate.noise.accountedDelta).epsilon).toBeCloseTo(result.epsilon ?? NaN, 10);
     const ledger = await verifyLedger(join(output, 'ledger.jsonl'));
     expect(ledger).toMatchObject({ problems: [], torn: false, head: certificate.ledger?.head });
     expect(ledger.lines).toHaveLength(40);
@@ -199,13 +199,13 @@ describe('a run', () => {
     const run = await prepare(recipe({ privacy: { epsilon: 8, delta: 1e-4, sampling }, training: shorter(3, { seed: 1 }) }));
     const sizes: number[] = [];
     for await (const { uncovered } of run.steps()) sizes.push(uncovered.drawn);
-    const { sampling: certified, epsilon, event, neighbors } = run.certificate()!;
+    const { sampling: certified, epsilon, event, neighbors, noise } = run.certificate()!;
     await run.release();
     if (sampling === 'without-replacement') expect(sizes).toEqual([50, 50, 50]);
     else expect(Math.max(...sizes)).toBeLessThanOrEqual(certified.maxBatchSize!);
     expect(certified).toMatchObject({ name: sampling, expectedBatchSize: 50, maxBatchSize: run.plan!.maxBatchSize });
     expect(neighbors).toBe(sampling === 'without-replacement' ? 'replace-one' : 'add-remove');
-    expect(epsilonOf(event, 1e-4).epsilon).toBeCloseTo(epsilon, 9);
+    expect(epsilonOf(event, noise.accountedDelta).epsilon).toBeCloseTo(epsilon, 9);
     expect(certificateSchema.safeParse(run.certificate()).success).toBe(true);
   });
 
@@ -221,7 +221,7 @@ describe('a run', () => {
     for await (const { uncovered } of run.steps()) expect(uncovered.drawn).toBe(200);
     await run.release();
     expect(run.plan).toMatchObject({ accountant: 'exact-gaussian', batchSize: 200, sampleRate: 1 });
-    expect(run.plan === null ? null : epsilonOf(eventOf(run.plan, 2), 1e-4).epsilon).toBe(run.plan?.epsilon);
+    expect(run.plan === null ? null : epsilonOf(eventOf(run.plan, 2), run.plan.accountedDelta).epsilon).toBe(run.plan?.epsilon);
   });
 
   it('takes sizes from what is public: the declared number of examples, not the rows', async () => {

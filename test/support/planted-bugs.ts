@@ -123,6 +123,6 @@ function clippingMeans(program: StepProgram): StepProgram {
         }
       });
     }
-    return { sums: totals, losses, norms, groups: groups.length, parameters: current };
+    return { sums: totals, remainders: new Map(), parts: 1, losses, norms, groups: groups.length, parameters: current };
   });
 }
