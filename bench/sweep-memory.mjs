@@ -1,5 +1,5 @@
 // What a step does outside of its graph, for parameter vectors of the sizes given: adding up two micro-batches, noise,
-// digest and update; with float64 sums on one thread, and as the loop does it.
+// digest and update; as the loop does it, with discrete and float noise on one thread and on all.
 //
 //   npm run build && node bench/sweep-memory.mjs 10e6 110e6
 import { availableParallelism } from 'node:os';
@@ -18,10 +18,11 @@ const mib = (bytes) => Math.round(bytes / 2 ** 20);
 for (const size of process.argv.slice(2).map(Number)) {
   const each = Math.floor(size / arrays);
   const total = each * arrays;
-  const plan = privacyPlan({
-    datasetSize: 1000, batchSize: 10, steps: 1e6, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(names, 1, total),
+  const planOf = (noise) => privacyPlan({
+    datasetSize: 1000, batchSize: 10, steps: 1000, noiseMultiplier: 1, delta: 1e-5, groups: flatGroup(names, 1, total), noise,
   });
-  const ratchet = plan.startRatchet();
+  const plans = { discrete: planOf('discrete'), float: planOf('float') };
+  const ratchet = plans.float.startRatchet();
   const tensors = () => new Map(names.map((name) => [name, { dtype: 'float32', shape: [each], data: new Float32Array(each) }]));
   const part = Object.fromEntries([...tensors()].map(([name, t]) => [stepNames.sum(name), t]));
   const optimizer = buildOptimizer({ name: 'sgd', learningRate: 0.1, momentum: 0.9 });
@@ -29,34 +30,25 @@ for (const size of process.argv.slice(2).map(Number)) {
   let state = optimizer.init(parameters);
   const threads = noiseThreads(availableParallelism());
 
-  const before = {
-    add: () => {
-      const sums = new Map(names.map((name) => [name, Float64Array.from(part[stepNames.sum(name)].data)]));
-      for (const [name, sum] of sums) {
-        const { data } = part[stepNames.sum(name)];
-        for (let i = 0; i < sum.length; i++) sum[i] += data[i];
-      }
-      return sums;
-    },
-    noise: (sums) => privatise(clippedSum(sums, plan.groups, plan.rho), plan, ratchet.advance()),
+  const add = () => {
+    const sums = accumulator(new Map(names.map((name) => [name, [each]])), { shared: true });
+    sums.add(part);
+    sums.add(part);
+    return sums.result();
   };
-  const now = {
-    add: () => {
-      const sums = accumulator(new Map(names.map((name) => [name, [each]])), { shared: true });
-      sums.add(part);
-      sums.add(part);
-      return sums.result();
-    },
-    noise: (sums) => privatiseInParallel(clippedSum(sums, plan.groups, plan.rho), plan, ratchet.advance(), threads),
-  };
-  for (const [name, way] of Object.entries({ 'float64, one thread': before, 'as the loop does it': now })) {
+  const sealed = ({ sums, remainders }, plan) => clippedSum(sums, plan.groups, plan.rho, undefined, remainders);
+  const ways = Object.fromEntries(Object.entries(plans).flatMap(([noise, plan]) => [
+    [`${noise} noise, one thread`, (totals) => privatise(sealed(totals, plan), plan, ratchet.advance())],
+    [`${noise} noise, all cores`, (totals) => privatiseInParallel(sealed(totals, plan), plan, ratchet.advance(), threads)],
+  ]));
+  for (const [name, noised] of Object.entries(ways)) {
     let best;
     for (let i = 0; i <= repeats; i++) {
       globalThis.gc?.();
       const marks = [performance.now()];
-      const sums = way.add();
+      const totals = add();
       marks.push(performance.now());
-      const gradient = await way.noise(sums);
+      const gradient = await noised(totals);
       marks.push(performance.now());
       digestOf(gradient);
       marks.push(performance.now());
@@ -66,11 +58,11 @@ for (const size of process.argv.slice(2).map(Number)) {
       // The first round starts threads and warms up.
       if (i > 0 && (best === undefined || ms.reduce((a, b) => a + b) < best.reduce((a, b) => a + b))) best = ms;
     }
-    const [add, noise, digest, update] = best.map(Math.round);
+    const [added, noise, digest, updated] = best.map(Math.round);
     console.log(JSON.stringify({
-      numbers: total, way: name, add, noise, digest, update, ms: add + noise + digest + update,
-      gaussiansPerSecond: Number((total / best[1] / 1e3).toFixed(1)) * 1e6,
-      sumsMiB: mib(total * (way === before ? 8 + 4 : 4 + 2)),
+      numbers: total, way: name, add: added, noise, digest, update: updated, ms: added + noise + digest + updated,
+      drawsPerSecond: Number((total / best[1] / 1e3).toFixed(1)) * 1e6,
+      sumsMiB: mib(total * (4 + 4)),
     }));
   }
   await threads.close();

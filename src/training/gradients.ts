@@ -76,6 +76,8 @@ export function privateGradients({
   readonly threads?: NoiseThreads | undefined;
 }): GradientSource {
   requireClips(program, plan);
+  // A draw is never twice as large as expected where that would matter.
+  if (plan.noise === 'discrete') checkAdditions(2 * plan.batchSize, 2 * Math.ceil(plan.batchSize / program.microBatch));
   let awaited = replay?.charged ?? [];
   let charged = (ledger?.length ?? 0) - awaited.length;
 
@@ -85,7 +87,7 @@ export function privateGradients({
     const rows = plan.draw(stepKeys, data.size);
     const thresholds = groups.map(({ norm }) => norm);
     const { sums, remainders, parts, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
-    checkAdditions(rows.length, parts);
+    if (plan.noise === 'discrete') checkAdditions(rows.length, parts);
     // A step without privacy has no norms: its sums are bounded by nothing.
     if (seen.norms.length !== rows.length * groups.length) {
       throw notClipped('other gradient norms', 'one for each unit and group');
