@@ -2,7 +2,8 @@ import { type DataSpec, type Dataset, loadData } from '../data/index.ts';
 import type { Graph } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
 import { withGroupNorm } from '../models/batchnorm.ts';
-import { bodyOf, withHead } from '../models/head.ts';
+import { bodyOf, headParameters, withHead } from '../models/head.ts';
+import { mergedLora, withLora } from '../models/lora.ts';
 import { semantics } from '../ops/table.ts';
 import { taskFor } from './examples.ts';
 import { loadModel, prepareModel } from './model.ts';
@@ -25,6 +26,8 @@ export interface Materials {
   readonly source: ReturnType<typeof loadModel>;
   /** What is trained, by names and patterns. */
   readonly trainable: 'all' | readonly string[];
+  /** The model to save, given that of `source` as trained: adapters are merged into the weights beside them. */
+  readonly saved: (trained: Graph) => Graph;
   readonly trainingSet: Dataset;
   readonly testSet: Dataset | undefined;
 }
@@ -44,10 +47,24 @@ export async function loadMaterials(
   const trainingSet = await load(data.train);
   const headed: Materials['source'] = recipe.head === undefined ? converted : { model: headOn(converted, trainingSet, recipe, initial) };
   return {
-    source: headed,
-    trainable: trainableOf(headed.model, recipe.trainable, { output: headed.output, hasHead: recipe.head !== undefined }),
+    ...adapted(headed, recipe),
     trainingSet,
     testSet: data.test === undefined ? undefined : await load(data.test),
+  };
+}
+
+/** What is trained of a model, which gets adapters where the recipe says so; a head that was put on it is trained beside them. */
+function adapted(headed: Materials['source'], { trainable, head, training }: Recipe): Pick<Materials, 'source' | 'trainable' | 'saved'> {
+  const options = { output: headed.output, hasHead: head !== undefined };
+  if (typeof trainable === 'string' || Array.isArray(trainable)) {
+    return { source: headed, trainable: trainableOf(headed.model, trainable, options), saved: (trained) => trained };
+  }
+  const { lora } = trainable;
+  const { model, adapters } = withLora(headed.model, { ...lora, except: head === undefined ? [] : headParameters }, training.seed);
+  return {
+    source: { ...headed, model },
+    trainable: [...adapters.flatMap(({ a, b }) => [a, b]), ...(head === undefined ? [] : headParameters)],
+    saved: (trained) => mergedLora(headed.model, trained, adapters),
   };
 }
 

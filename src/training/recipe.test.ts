@@ -212,7 +212,6 @@ describe('resolveRecipe', () => {
 
   it.each([
     ['loss', 'causal-lm'],
-    ['trainable', { lora: { rank: 8 } }],
     ['privacy.epsilon', [1, 2]],
     ['privacy.unit', 'person'],
   ])('knows that %s: %j is not available yet', (path, value) => {

@@ -84,6 +84,13 @@ const modelSchema = z.preprocess(
   ),
 );
 
+const loraSchema = z.strictObject({
+  rank: count.default(8),
+  alpha: z.number().positive().default(16),
+  // All weights that can have an adapter.
+  targets: z.array(text).min(1).default(['*']),
+});
+
 const headSchema = z.strictObject({
   output: text.optional(),
   classes: z.number().int().min(1),
@@ -100,7 +107,7 @@ const recipeSchema = z.strictObject({
   // Sizes of the model's inputs as in --shape; the data must agree.
   shapes: z.record(text, z.union([count.transform((size) => [size]), z.array(z.union([count, text])).min(1)])).optional(),
   loss: z.custom<LossName>(isLoss, [...lossNames, 'output:<name>'].join(', ')).default('cross-entropy'),
-  trainable: z.union([z.enum(['all', 'head', 'bias']), z.array(text).min(1)]).default('all'),
+  trainable: z.union([z.enum(['all', 'head', 'bias']), z.strictObject({ lora: loraSchema }), z.array(text).min(1)]).default('all'),
   // A linear classifier in place of what stands behind a value of the model.
   head: headSchema.optional(),
   privacy: z.union([z.literal('none'), privacySchema]),
@@ -271,7 +278,6 @@ const is = (...values: readonly unknown[]) => (value: unknown): boolean => value
 /** What recipes have words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
 const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
   ['loss', is('causal-lm'), lossNames.filter((name) => name !== 'causal-lm').join(', ')],
-  ['trainable', isMapping, 'all, head, bias, or patterns of parameter names'],
   ['privacy.epsilon', Array.isArray, 'one number'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
 ];

@@ -195,6 +195,24 @@ describe('a run', () => {
     expect(model.outputs).toMatchObject([{ name: 'logits', shape: ['batch', 2] }]);
   });
 
+  it('trains low-rank adapters, and saves the model with them merged', async () => {
+    const body = buildModel(blobModel, { seed: 3 });
+    const run = await prepare(recipe({
+      model: body, trainable: { lora: { rank: 2, alpha: 8 } }, training: { ...recipe().training, seed: 1 },
+    }));
+    const names = run.plan!.groups[0]!.parameters;
+    expect(names).toHaveLength(4);
+    expect(names.every((name) => /lora_[AB]$/.test(name))).toBe(true);
+    for await (const _ of run.steps());
+    const model = run.model();
+    const { test } = await run.finish();
+    expect(test!.accuracy).toBeGreaterThan(0.9);
+    expect(model.nodes).toEqual(body.nodes);
+    expect([...model.initializers.keys()]).toEqual([...body.initializers.keys()]);
+    expect([...model.initializers].filter(([name, { data }]) => !Buffer.from(data.buffer).equals(Buffer.from(body.initializers.get(name)!.data.buffer))).map(([name]) => name))
+      .toEqual([...body.initializers].filter(([, { shape }]) => shape.length === 2).map(([name]) => name));
+  });
+
   it.each(['without-replacement', 'truncated-poisson'] as const)('draws and accounts for batches %s', async (sampling) => {
     const run = await prepare(recipe({ privacy: { epsilon: 8, delta: 1e-4, sampling }, training: shorter(3, { seed: 1 }) }));
     const sizes: number[] = [];

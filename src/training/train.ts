@@ -143,7 +143,7 @@ async function prepared(
   const initial = saved?.settings.initial ?? seed ?? randomBytes(16).toString('hex');
   const threads = recipe.performance.threads === 'auto' ? sameThreads(saved?.settings.threads) : recipe.performance.threads;
 
-  const { source, trainable, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
+  const { source, trainable, saved, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
   const task = taskFor({ ...source, loss: recipe.loss, trainable }, trainingSet, {
     bindings: recipe.shapes,
     where: 'shapes',
@@ -272,10 +272,10 @@ async function prepared(
     });
 
   const currentModel = (): Graph =>
-    withParameters(source.model, parameters, {
+    saved(withParameters(source.model, parameters, {
       'ghostgrad.loss': recipe.loss,
       'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
-    });
+    }));
 
   async function close(): Promise<void> {
     if (!open) return;
