@@ -27,7 +27,7 @@ export interface Materials {
   /** What is trained, by names and patterns. */
   readonly trainable: 'all' | readonly string[];
   /** The model to save, given that of `source` as trained: adapters are merged into the weights beside them. */
-  readonly saved: (trained: Graph) => Graph;
+  readonly exported: (trained: Graph) => Graph;
   readonly trainingSet: Dataset;
   readonly testSet: Dataset | undefined;
 }
@@ -35,7 +35,7 @@ export interface Materials {
 /**
  * Model and data of a recipe: those in memory as they are, the others loaded.
  *
- * @param initial what the initial weights of a builder's model, and of a head, are drawn from
+ * @param initial what the initial weights of a builder's model, of a head and of adapters are drawn from
  * @throws GhostgradError for what cannot be read
  */
 export async function loadMaterials(
@@ -47,24 +47,26 @@ export async function loadMaterials(
   const trainingSet = await load(data.train);
   const headed: Materials['source'] = recipe.head === undefined ? converted : { model: headOn(converted, trainingSet, recipe, initial) };
   return {
-    ...adapted(headed, recipe),
+    ...adapted(headed, recipe, initial),
     trainingSet,
     testSet: data.test === undefined ? undefined : await load(data.test),
   };
 }
 
 /** What is trained of a model, which gets adapters where the recipe says so; a head that was put on it is trained beside them. */
-function adapted(headed: Materials['source'], { trainable, head, training }: Recipe): Pick<Materials, 'source' | 'trainable' | 'saved'> {
+function adapted(
+  headed: Materials['source'], { trainable, head }: Recipe, initial: number | string,
+): Pick<Materials, 'source' | 'trainable' | 'exported'> {
   const options = { output: headed.output, hasHead: head !== undefined };
   if (typeof trainable === 'string' || Array.isArray(trainable)) {
-    return { source: headed, trainable: trainableOf(headed.model, trainable, options), saved: (trained) => trained };
+    return { source: headed, trainable: trainableOf(headed.model, trainable, options), exported: (trained) => trained };
   }
   const { lora } = trainable;
-  const { model, adapters } = withLora(headed.model, { ...lora, except: head === undefined ? [] : headParameters }, training.seed);
+  const { model, adapters } = withLora(headed.model, { ...lora, except: head === undefined ? [] : headParameters }, initial);
   return {
     source: { ...headed, model },
     trainable: [...adapters.flatMap(({ a, b }) => [a, b]), ...(head === undefined ? [] : headParameters)],
-    saved: (trained) => mergedLora(headed.model, trained, adapters),
+    exported: (trained) => mergedLora(headed.model, trained, adapters),
   };
 }
 

@@ -143,7 +143,7 @@ async function prepared(
   const initial = saved?.settings.initial ?? seed ?? randomBytes(16).toString('hex');
   const threads = recipe.performance.threads === 'auto' ? sameThreads(saved?.settings.threads) : recipe.performance.threads;
 
-  const { source, trainable, saved, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
+  const { source, trainable, exported, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
   const task = taskFor({ ...source, loss: recipe.loss, trainable }, trainingSet, {
     bindings: recipe.shapes,
     where: 'shapes',
@@ -272,7 +272,7 @@ async function prepared(
     });
 
   const currentModel = (): Graph =>
-    saved(withParameters(source.model, parameters, {
+    exported(withParameters(source.model, parameters, {
       'ghostgrad.loss': recipe.loss,
       'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
     }));
