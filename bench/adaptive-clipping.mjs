@@ -3,11 +3,9 @@
 //   node bench/adaptive-clipping.mjs fashion-mnist --epochs 15
 //   node bench/adaptive-clipping.mjs sst2 --epochs 3 --model use-lite.onnx --tokenizer tokenizer.json --train train.tsv --test dev.tsv
 // Fashion-MNIST: Debian's dataset-fashion-mnist. SST-2: a sentence encoder with inputs input_ids and attention_mask and
-// one embedding for each sentence, its tokenizer.json, and files of sentence, tab, label; needs
-// `npm install --no-save @huggingface/tokenizers@0.2.0`. Seeds make runs comparable, and void their guarantee.
-import { readFileSync } from 'node:fs';
+// one embedding for each sentence, its tokenizer.json, and .tsv files with columns text and label. Seeds make runs
+// comparable, and void their guarantee.
 import { parseArgs } from 'node:util';
-import { datasetOf, integerColumn } from '../dist/data/index.js';
 import { onnxruntimeEngine, readModel, train } from '../dist/index.js';
 
 const { values: options, positionals: [task = 'fashion-mnist'] } = parseArgs({
@@ -25,7 +23,7 @@ const { values: options, positionals: [task = 'fashion-mnist'] } = parseArgs({
 
 const styles = {
   'flat': {},
-  'adaptive': { style: 'per-layer', threshold: { adaptive: { quantile: 0.2, learningRate: 0.8, budgetFraction: 0.01, rescaleTo: 0.1 } } },
+  'adaptive': { style: 'per-layer', threshold: { adaptive: { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.01, rescaleTo: 0.1 } } },
 };
 
 /**
@@ -51,31 +49,19 @@ function withHead(model, classes, factor = 400) {
   };
 }
 
-async function sentences(file, tokens) {
-  const { Tokenizer } = await import('@huggingface/tokenizers');
-  const tokenizer = new Tokenizer(JSON.parse(readFileSync(options.tokenizer, 'utf8')), {});
-  const rows = readFileSync(file, 'utf8').trim().split('\n').slice(1).map((line) => line.split('\t'));
-  const ids = new BigInt64Array(rows.length * tokens);
-  const mask = new BigInt64Array(rows.length * tokens);
-  rows.forEach(([text], row) => tokenizer.encode(text).ids.slice(0, tokens).forEach((id, i) => {
-    ids[row * tokens + i] = BigInt(id);
-    mask[row * tokens + i] = 1n;
-  }));
-  return datasetOf({
-    name: file, labels: integerColumn(BigInt64Array.from(rows, ([, label]) => BigInt(label)), []),
-    features: new Map([['input_ids', integerColumn(ids, [tokens])], ['attention_mask', integerColumn(mask, [tokens])]]),
-  });
-}
+const sentences = (path) => ({
+  path, text: 'text', label: 'label', tokenizer: options.tokenizer, maxLength: Number(options.tokens),
+});
 
 const tasks = {
   'fashion-mnist': async () => ({
     model: 'cnn-tanh', data: { train: 'fashion-mnist:train', test: 'fashion-mnist:test' },
     privacy: { epsilon: 3, delta: 1e-5 }, clipping: { norm: 0.1 },
-    training: { batchSize: 512, optimizer: { name: 'sgd', learningRate: 1, momentum: 0.9 } },
+    training: { batchSize: 512, optimizer: { name: 'sgd', learningRate: 2, momentum: 0.9 } },
   }),
   'sst2': async () => ({
     model: withHead(readModel(options.model), 2), data: {
-      train: await sentences(options.train, Number(options.tokens)), test: await sentences(options.test, Number(options.tokens)),
+      train: sentences(options.train), test: sentences(options.test),
     },
     // All but the token embeddings, whose noise would fall on words that no sentence of a batch has.
     trainable: ['layer*', 'dense*', 'head*', '*MatMul*'],
