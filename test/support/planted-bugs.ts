@@ -15,12 +15,16 @@ export const plantedBugs = {
   'noise halved': ({ plan, ...parts }) =>
     privateGradients({ ...parts, plan: replanned(plan, { noiseMultiplier: plan.noiseMultiplier / 2, ...seedOf(parts.keys) }) }),
 
-  /** The last group's threshold is as good as none. */
+  /** The last parameter is left out of clipping, in its norm and in its weight. */
   'clipping skipped on one layer': ({ program, ...parts }) =>
     privateGradients({
       ...parts,
-      program: ran(program, (parameters, batch, thresholds) =>
-        program.run(parameters, batch, thresholds.map((threshold, k) => (k === thresholds.length - 1 ? 1000 * threshold : threshold)))),
+      program: ran(program, async (parameters, batch, thresholds) => {
+        const last = program.parameters.at(-1)!;
+        const open = await unclipped(program, parameters, batch, thresholds);
+        const clipped = await program.run(open.parameters, batch, thresholds);
+        return { ...clipped, sums: new Map([...clipped.sums, [last, open.sums.get(last)!]]) };
+      }),
     }),
 
   /** The noised sum over the number of examples that were drawn. */
@@ -98,6 +102,10 @@ function resumed(keys: Ratchet): Ratchet {
   };
 }
 
+/** Thresholds so far above all norms that nothing is clipped. */
+const unclipped = (program: StepProgram, ...[parameters, batch, thresholds]: Parameters<StepProgram['run']>) =>
+  program.run(parameters, batch, thresholds.map((threshold) => 1e5 * threshold));
+
 function clippingMeans(program: StepProgram): StepProgram {
   const { microBatch, groups } = program;
   return ran(program, async (parameters, batch, thresholds) => {
@@ -108,8 +116,7 @@ function clippingMeans(program: StepProgram): StepProgram {
     for (let start = 0; start < batch.size || totals.size === 0; start += microBatch) {
       const size = Math.min(microBatch, batch.size - start);
       const part = { size, feeds: (from: number, count: number, units: number) => batch.feeds(start + from, count, units) };
-      // So far above all norms that nothing is clipped.
-      const found = await program.run(current, part, thresholds.map((threshold) => 1e5 * threshold));
+      const found = await unclipped(program, current, part, thresholds);
       current = found.parameters;
       losses.set(found.losses, start);
       norms.set(found.norms, start * groups.length);
