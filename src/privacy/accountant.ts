@@ -50,10 +50,20 @@ type Prepare = (event: PrivacyEvent, settings?: Settings) => Prepared;
 const accountants: { readonly [A in AccountantName]: Prepare } = {
   'pld': (event, settings) => {
     const account = lossAccount(event, settings);
+    const moments = once(() => attempt(() => accountants.rdp(event)));
+    // Where losses cannot be resolved on any lattice, what Rényi divergences say holds as well: both are upper bounds.
+    const finite = (value: number, count: number, delta: number): number =>
+      Number.isFinite(value) ? value : (moments()?.epsilon(count, delta) ?? value);
     return {
-      epsilon: account.epsilon,
-      epsilonBounded: (count, delta) => between(account.epsilonBounds(count, delta)),
-      deltaBounded: (count, epsilon) => between(account.deltaBounds(count, epsilon)),
+      epsilon: (count, delta) => finite(account.epsilon(count, delta), count, delta),
+      epsilonBounded: (count, delta) => {
+        const { low, high } = account.epsilonBounds(count, delta);
+        return between({ low, high: finite(high, count, delta) });
+      },
+      deltaBounded: (count, epsilon) => {
+        const { low, high } = account.deltaBounds(count, epsilon);
+        return between({ low, high: high < 1 ? high : (moments()?.deltaBounded(count, epsilon).value ?? high) });
+      },
       get settings() {
         return account.grid;
       },
@@ -85,6 +95,21 @@ const between = ({ low, high }: { readonly low: number; readonly high: number })
   errorBound: Math.max(0, high - low),
 });
 
+function once<T>(make: () => T): () => T {
+  let made: { readonly value: T } | undefined;
+  return () => (made ??= { value: make() }).value;
+}
+
+/** What `make` makes, or undefined where it refuses. */
+function attempt<T>(make: () => T): T | undefined {
+  try {
+    return make();
+  } catch (error) {
+    if (error instanceof GhostgradError) return undefined;
+    throw error;
+  }
+}
+
 function gaussianWith(mu: number, error: (value: number) => number | null): Prepared {
   const epsilon = (count: number, delta: number): number => gaussianEpsilon(mu * Math.sqrt(count), delta);
   const bounded = (value: number): Bounded => ({ value, errorBound: error(value) });
@@ -99,11 +124,14 @@ function gaussianWith(mu: number, error: (value: number) => number | null): Prep
 export const isApproximate = (name: AccountantName): boolean => name === 'gdp';
 
 /**
- * The accountant that `name` stands for, given `event`: `auto` is exact where all of the data take part in every
- * release, else RDP. Throws GhostgradError for unknown names.
+ * The accountant that `name` stands for, given `event`: `auto` is exact where all of the data take part in every release of
+ * Gaussian noise, else `pld`, or `rdp` where that does not know the event. Throws GhostgradError for unknown names.
  */
 export function resolveAccountant(name: Accountant, event: PrivacyEvent): AccountantName {
-  if (name === 'auto') return notPureGaussian(event) === undefined ? 'exact-gaussian' : 'rdp';
+  if (name === 'auto') {
+    if (notPureGaussian(event) === undefined) return 'exact-gaussian';
+    return attempt(() => lossAccount(untruncated(event).event)) === undefined ? 'rdp' : 'pld';
+  }
   if (Object.hasOwn(accountants, name)) return name;
   throw unknownName('accountant', String(name), ['auto', ...Object.keys(accountants)], 'accountant');
 }

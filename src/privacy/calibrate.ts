@@ -1,5 +1,5 @@
 import { GhostgradError } from '../errors.ts';
-import { type Accountant, type Prepared, type PrivacySpent, prepareAccountant, resolveAccountant, resolved } from './accountant.ts';
+import { type Accountant, type AccountantName, type Prepared, type PrivacySpent, prepareAccountant, resolveAccountant, resolved } from './accountant.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSampleRate, checkSteps } from './check.ts';
 import { type PrivacyEvent, gaussian, poissonSampled } from './events.ts';
 
@@ -106,6 +106,7 @@ function spentBy(noiseMultiplier: number, sampleRate: number, steps: number, { d
 export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: number, target: Target): number {
   const { epsilon: most, delta, accountant = 'auto' } = target;
   const name = resolveAccountant(accountant, eventAt(1));
+  const fresh = (sigma: number): number => prepareAccountant(eventAt(sigma), name).epsilonBounded(steps, delta).value;
   const answers = new Map<number, number>();
   let like: Prepared | undefined = undefined;
   const epsilonAt = (sigma: number): number => {
@@ -115,14 +116,13 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
     answers.set(sigma, value);
     return value;
   };
-  let [low, high] = bracket(epsilonAt, most, target, name);
+  let [low, high] = startAt(eventAt, steps, target, name) ?? bracket(epsilonAt, most, target, name);
   // As finely as the end of the bracket asks for, from here on: differences between lattices would not be monotone.
   const fine = prepareAccountant(eventAt(high), name);
   fine.epsilon(steps, delta);
   like = fine;
   answers.clear();
-  while (!(epsilonAt(high) <= most)) high *= 1.001;
-  while (epsilonAt(low) <= most) low /= 1.001;
+  [low, high] = around(low, high, epsilonAt, most);
   // ε(high) ≤ target < ε(low) throughout: the end that is kept never exceeds the target.
   for (let pass = 0; high - low > 1e-12 * high && !(epsilonAt(high) >= most * (1 - 1e-5)); pass++) {
     const middle = pass % 3 === 2 ? (low + high) / 2 : between(low, high, epsilonAt, most);
@@ -133,9 +133,39 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
   if (epsilonAt(high) < most * (1 - 1e-3)) throw unreachable(target, `hardly any noise at all under ${name}`);
   // Asked for afresh, another lattice may say a little more.
   let sigma = high;
-  for (let more = 1e-6; !(prepareAccountant(eventAt(sigma), name).epsilonBounded(steps, delta).value <= most); more *= 2)
-    sigma = high * (1 + more);
+  for (let excess = fresh(sigma) / most - 1; excess > 0; excess = fresh(sigma) / most - 1)
+    sigma *= 1 + (Number.isFinite(excess) ? excess : 0.1) + 1e-7;
   return sigma;
+}
+
+/**
+ * Two multipliers close to the answer, where the quicker accountant `rdp` knows the event: its own answer is a little above.
+ * Undefined where it does not, or is the one that is asked.
+ */
+function startAt(
+  eventAt: (sigma: number) => PrivacyEvent, steps: number, target: Target, name: AccountantName,
+): readonly [number, number] | undefined {
+  if (name !== 'pld') return undefined;
+  try {
+    const sigma = calibrateNoise(eventAt, steps, { ...target, accountant: 'rdp' });
+    return [sigma * 0.9, sigma];
+  } catch (error) {
+    if (error instanceof GhostgradError) return undefined;
+    throw error;
+  }
+}
+
+/** low and high, moved apart or along until ε(high) ≤ most < ε(low), a little further each time. */
+function around(
+  low: number, high: number, epsilonAt: (sigma: number) => number, most: number,
+): readonly [number, number] {
+  let factor = 1.001;
+  while (!(epsilonAt(high) <= most)) {
+    [low, high] = [high, high * factor];
+    factor **= 2;
+  }
+  for (factor = 1.001; epsilonAt(low) <= most; factor **= 2) [low, high] = [low / factor, low];
+  return [low, high];
 }
 
 /** Where a line through both ends, in logarithms, meets the target; a little to the safe side, and within. */

@@ -61,7 +61,13 @@ export function nodesOf(pair: LossPair, { step, resolution }: Grid, offset: numb
   const above = walk(1);
   const index = Int32Array.from([...below, 0, ...above]);
   const x = Float64Array.from(index, (k) => pair.at(offset + step * k));
-  return { step, offset, index, x, join: below.length, partial: Math.max(below.length, above.length) >= most };
+  const partial = Math.max(below.length, above.length) >= most;
+  if (!partial) {
+    // Where losses hardly differ, rounding of theirs is not to leave out places.
+    x[0] = pair.from;
+    x[x.length - 1] = pair.to;
+  }
+  return { step, offset, index, x, join: below.length, partial };
 }
 
 /** Bins of log masses by position, to which more may be added. */
@@ -77,23 +83,28 @@ const put = (into: Float64Array, i: number, log: number): void => {
  */
 export function losses(pair: LossPair, { step, offset, index, x }: Nodes): Directions {
   const log = bins(index.length);
-  const cell = (i: number): ((loss: number) => number) => {
-    const low = offset + step * index[i]!;
-    const width = Math.expm1(step * (index[i + 1]! - index[i]!));
-    return (loss) => Math.min(1, Math.max(0, Math.expm1(loss - low) / width));
+  /** The share of a loss in the i-th cell that falls to its upper end, and to its lower end. */
+  const cell = (i: number): readonly ((loss: number) => number)[] => {
+    const [low, high] = [offset + step * index[i]!, offset + step * index[i + 1]!];
+    const [width, back] = [Math.expm1(step * (index[i + 1]! - index[i]!)), -Math.expm1(-step * (index[i + 1]! - index[i]!))];
+    const clamped = (share: number): number => Math.min(1, Math.max(0, share));
+    return [(loss) => clamped(Math.expm1(loss - low) / width), (loss) => clamped(-Math.expm1(loss - high) / back)];
   };
   for (let i = 0; i + 1 < index.length; i++) {
-    const { logScale, mass, weighted } = integrals(pair, x[i]!, x[i + 1]!, cell(i));
-    put(log, i, logScale + Math.log(Math.max(0, mass - weighted)));
+    const [up, down] = cell(i);
+    const { logScale, mass, weighted } = integrals(pair, x[i]!, x[i + 1]!, up!);
+    // A small rest is summed up by itself, not as a difference.
+    const rest = weighted < 0.99 * mass ? mass - weighted : integrals(pair, x[i]!, x[i + 1]!, down!).weighted;
+    put(log, i, logScale + Math.log(rest));
     put(log, i + 1, logScale + Math.log(weighted));
   }
   for (const [mass, at] of [[pair.atoms.below, pair.from], [pair.atoms.above, pair.to]] as const) {
     if (mass === -Infinity) continue;
     const loss = pair.loss(at);
     const i = Math.min(index.length - 2, Math.max(0, index.findLastIndex((k) => offset + step * k <= loss)));
-    const share = cell(i)(loss);
-    put(log, i, mass + Math.log1p(-share));
-    put(log, i + 1, mass + Math.log(share));
+    const [up, down] = cell(i);
+    put(log, i, mass + Math.log(down!(loss)));
+    put(log, i + 1, mass + Math.log(up!(loss)));
   }
   const toP = log.map((value, i) => value + offset + step * index[i]!);
   const infinity = pair.outside;

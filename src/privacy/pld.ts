@@ -2,8 +2,9 @@ import { type PrivacyEvent, showEvent } from './events.ts';
 import { gaussianDelta, gaussianEpsilon, gaussianMu, notPureGaussian } from './exact-gaussian.ts';
 import { type Directions, type Grid, type LossMass, losses, nodesOf, symmetric } from './loss-grid.ts';
 import { mergedLosses } from './loss-merged.ts';
-import { type LossPair, gaussianPair, laplacePair } from './loss-pair.ts';
-import { type Bracket, type LossSum, lossSum } from './loss-sum.ts';
+import { type LossPair, gaussianPair, laplacePair, logMoment } from './loss-pair.ts';
+import { type LossSum, lossSum } from './loss-sum.ts';
+import type { Bracket } from './loss-tilted.ts';
 import { refusal, refuseMixedNeighbors } from './refusal.ts';
 
 /**
@@ -45,10 +46,11 @@ interface Sources {
   readonly sources: readonly Source[];
 }
 
-/** Bounds of ε may be so far apart, relative to it. */
-const accuracy = 3e-4;
+/** A lattice may raise ε by so much, relative to it. */
+const accuracy = 2e-4;
 
-/** The most points of a sum that accuracy is sought with. */
+/** So few points of a sum take hardly any time, and the most that accuracy is sought with. */
+const fewPoints = 2 ** 13;
 const mostSize = 2 ** 19;
 
 /**
@@ -129,8 +131,7 @@ const countsOf = ({ square, sources }: Sources, times: number): readonly number[
 ];
 
 function sumsOf({ square, sources }: Sources, times: number, settings: Settings): Sums {
-  const all = square > 0 ? [...sources, { ...wholeGaussian, scale: 1 / Math.sqrt(square * times) }] : sources;
-  const pairs = all.map((source) => ({ source, pair: pairOf(source, settings.tail) }));
+  const pairs = pairsOf({ square, sources }, times, settings.tail);
   const summed = (directions: (pair: LossPair, centred: boolean) => Directions, lost: boolean): LossSum[] => {
     const each = pairs.map(({ source, pair }): Directions => {
       const found = directions(pair, source.replaced);
@@ -140,7 +141,7 @@ function sumsOf({ square, sources }: Sources, times: number, settings: Settings)
     });
     const sums = [lossSum(each.map(({ remove }) => remove), settings.least)];
     // Where every release looks alike from both neighbours, one direction says all.
-    if (all.some(({ replaced, rate }) => !replaced && rate < 1)) sums.push(lossSum(each.map(({ add }) => add), settings.least));
+    if (pairs.some(({ source: { replaced, rate } }) => !replaced && rate < 1)) sums.push(lossSum(each.map(({ add }) => add), settings.least));
     return sums;
   };
   let low: LossSum[] | undefined;
@@ -153,44 +154,50 @@ function sumsOf({ square, sources }: Sources, times: number, settings: Settings)
 
 const wholeGaussian: Omit<Source, 'scale'> = { noise: 'gaussian', rate: 1, replaced: false, count: 1 };
 
+/** The releases with their pairs; all noise on all of the data is one. */
+function pairsOf(
+  { square, sources }: Sources, times: number, tail: number,
+): readonly { readonly source: Source; readonly pair: LossPair }[] {
+  const all = square > 0 ? [...sources, { ...wholeGaussian, scale: 1 / Math.sqrt(square * times) }] : sources;
+  return all.map((source) => ({ source, pair: pairOf(source, tail) }));
+}
+
 const pairOf = ({ noise, scale, rate }: Source, tail: number): LossPair =>
   noise === 'gaussian' ? gaussianPair(scale, rate, tail) : laplacePair(scale, rate);
 
-/** Sums on the coarsest lattice whose bounds of ε at δ are as close as {@link accuracy}, or else on the finest. */
+/**
+ * Sums on a lattice about as coarse as {@link accuracy} allows. A lattice raises log E e^{θ·loss}, which near the θ of
+ * Chernoff's bound raises ε by a θ-th part of it; by how much is seen beside the true moment.
+ */
 function settledSums(known: Sources, times: number, delta: number): Sums {
   const counts = countsOf(known, times);
   const draws = counts.reduce((sum, count) => sum + count, 0);
-  const tail = Math.max(1e-290, (delta * 1e-7) / draws);
-  const range = Math.max(
-    ...known.sources.map((source) => {
-      const pair = pairOf(source, tail);
-      return pair.loss(pair.to) - pair.loss(pair.from);
-    }),
-  );
+  const tail = Math.max(1e-290, (delta * 1e-6) / draws);
+  const pairs = pairsOf(known, times, tail);
+  const range = Math.max(...pairs.map(({ pair }) => pair.loss(pair.to) - pair.loss(pair.from)));
+  const raised = (sum: LossSum, direction: 'remove' | 'add'): number => {
+    const theta = draws > 1 ? sum.tilt(counts, delta) : 1;
+    const exact = pairs.reduce((total, { source, pair }, i) =>
+      total + counts[i]! * logMoment(pair, theta, source.replaced ? 'replace' : direction), 0);
+    const found = sum.logMoment(counts, theta);
+    return (found - exact) / (found - Math.log(delta));
+  };
   let settings: Settings = { step: range / 2048, resolution: 128, tail, least: delta };
-  const sizeOf = (sums: Sums): number => Math.max(...sums.high.map((sum) => sum.size(counts, delta)));
-  let sums = sumsOf(known, times, settings);
-  for (let pass = 0; pass < 8 && draws > 1; pass++) {
-    const size = sizeOf(sums);
-    const step = Math.max(range / 2 ** 16, settings.step * Math.min(64, Math.max(1 / 64, size / 2 ** 14)));
-    if ((size > 2 ** 13 && size < 2 ** 15) || Math.abs(step / settings.step - 1) < 0.1) break;
-    settings = { ...settings, step };
-    sums = sumsOf(known, times, settings);
-  }
-  let best = { sums, high: Infinity };
-  for (let pass = 0; pass < 6; pass++) {
-    const { low, high } = epsilonBounds(sums, counts, delta);
-    // Every lattice's bound holds; on a finer one it may be lost to rounding.
-    if (high < best.high || pass === 0) best = { sums, high };
-    const gap = (high - low) / high;
-    const size = sizeOf(sums);
-    if (!(gap > accuracy) || size >= mostSize / 2) break;
+  for (let pass = 0; ; pass++) {
+    const sums = sumsOf(known, times, settings);
+    const gap = Math.max(...sums.high.map((sum, i) => raised(sum, i === 0 ? 'remove' : 'add')));
+    const size = Math.max(...sums.high.map((sum) => sum.size(counts, delta)));
+    const close = gap < accuracy && (gap > accuracy / 8 || size <= fewPoints || pass > 0);
+    if (close || pass === 5 || (gap > accuracy && size >= mostSize && pass > 0)) return sums;
     // The gap is of second order in the step, once losses are resolved.
-    const factor = Math.max(1 / 8, size / mostSize, 0.8 * Math.sqrt(accuracy / gap));
-    settings = { ...settings, step: settings.step * Math.min(0.7, factor), resolution: Math.min(1024, settings.resolution * 2) };
-    sums = sumsOf(known, times, settings);
+    const factor = Math.min(8, Math.max(1 / 8, size / mostSize, 0.8 * Math.sqrt(accuracy / Math.max(gap, 1e-12))));
+    const finer = gap > accuracy;
+    settings = {
+      ...settings,
+      step: settings.step * (finer ? Math.min(0.7, factor) : factor),
+      resolution: finer ? Math.min(1024, settings.resolution * 2) : settings.resolution,
+    };
   }
-  return best.sums;
 }
 
 const expected =
