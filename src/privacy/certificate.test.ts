@@ -35,7 +35,7 @@ describe('certificate', () => {
       epsilon: plan.epsilon,
       plannedEpsilon: plan.epsilon,
       delta: 1e-5,
-      accountant: 'rdp',
+      accountant: 'pld',
       software,
       normaliser: 512,
       noise: { kind: 'discrete', multiplier: 1.1, gradientMultiplier: 1.1, countDeviation: null, countGrid: null, rounding: 2 ** -10 },

@@ -39,6 +39,9 @@ export interface Grid {
   readonly resolution: number;
 }
 
+/** Neighbours no further apart, in losses: e to that is far from overflow. */
+const mostApart = 300;
+
 /**
  * Nodes over all losses of `pair`. Neighbours are a lattice step apart where losses are dense, and else by
  * `spread / resolution` in x: rare, large losses need no step as fine as the many small ones. At most `most` nodes on either side of the middle.
@@ -51,7 +54,8 @@ export function nodesOf(pair: LossPair, { step, resolution }: Grid, offset: numb
     const found: number[] = [];
     for (let k = 0; k * sign < last * sign && found.length < most;) {
       const x = pair.at(offset + step * k);
-      const stride = Math.max(1, Math.floor(Math.abs(pair.loss(x + sign * wide) - pair.loss(x)) / step));
+      const apart = Math.min(mostApart, Math.abs(pair.loss(x + sign * wide) - pair.loss(x)));
+      const stride = Math.max(1, Math.floor(apart / step));
       k = sign * Math.min(k * sign + stride, last * sign);
       found.push(k);
     }

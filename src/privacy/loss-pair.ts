@@ -22,8 +22,6 @@ export interface LossPair {
   readonly atoms: { readonly below: number; readonly above: number };
   /** How far apart places are whose losses differ much: the deviation of the noise. */
   readonly spread: number;
-  /** The most that the loss grows by, per x. */
-  readonly steepness: number;
   /** Widest stretch over which {@link integrals} take one panel. */
   readonly panel: number;
 }
@@ -44,7 +42,6 @@ export function gaussianPair(sigma: number, rate: number, tail: number): LossPai
     ...mixed(rate, (x) => (x - 0.5) / sigma ** 2, (y) => y * sigma ** 2 + 0.5, -reach, to),
     atoms: { below: -Infinity, above: -Infinity },
     spread: sigma,
-    steepness: sigma ** -2,
     panel: Math.min(sigma / 3, 3 * sigma ** 2),
   };
 }
@@ -60,7 +57,6 @@ export function laplacePair(scale: number, rate: number): LossPair {
     ...mixed(rate, (x) => (2 * x - 1) / scale, (y) => (y * scale + 1) / 2, 0, 1),
     atoms: { below: -Math.LN2, above: -Math.LN2 - 1 / scale },
     spread: Math.min(1, scale),
-    steepness: 2 / scale,
     panel: scale,
   };
 }
@@ -149,34 +145,4 @@ export function integrals(pair: LossPair, u: number, v: number, f: (loss: number
     }
   }
   return { logScale, mass: mass * half, weighted: weighted * half };
-}
-
-/**
- * log E e^{θ·loss}: of the losses log P/Q under P (`remove`), log Q/P under Q (`add`), or, where a unit is replaced, of those
- * of `remove` above 0, of `add` below 0, and 0 otherwise.
- */
-export function logMoment(pair: LossPair, theta: number, direction: 'remove' | 'add' | 'replace'): number {
-  const logs: number[] = [];
-  const removed = (logMass: number, loss: number): number => logMass + (theta + 1) * loss;
-  const added = (logMass: number, loss: number): number => logMass - theta * loss;
-  let others = 0;
-  const take = (logMass: number, loss: number): void => {
-    if (direction !== 'add' && (direction === 'remove' || loss > 0)) logs.push(removed(logMass, loss));
-    if (direction !== 'remove' && (direction === 'add' || loss > 0)) logs.push(added(logMass, loss));
-    if (direction === 'replace' && loss > 0) others += Math.exp(logMass) * (1 + Math.exp(loss));
-  };
-  const width = Math.min(pair.panel, 3 / (pair.steepness * (theta + 1)));
-  const panels = Math.min(20_000, Math.ceil((pair.to - pair.from) / width));
-  const half = (pair.to - pair.from) / panels / 2;
-  for (let p = 0; p < panels; p++) {
-    for (let i = 0; i < 8; i++) {
-      const x = pair.from + (2 * p + 1 + points[i]!) * half;
-      take(Math.log(weights[i]! * half) + pair.logDensity(x), pair.loss(x));
-    }
-  }
-  if (pair.atoms.below > -Infinity) take(pair.atoms.below, pair.loss(pair.from));
-  if (pair.atoms.above > -Infinity) take(pair.atoms.above, pair.loss(pair.to));
-  if (direction === 'replace') logs.push(Math.log(Math.max(0, 1 - others)));
-  const largest = logs.reduce((most, log) => Math.max(most, log), -Infinity);
-  return largest + Math.log(logs.reduce((sum, log) => sum + Math.exp(log - largest), 0));
 }

@@ -13,10 +13,6 @@ export interface LossSum {
   delta(counts: readonly number[], epsilon: number): Bracket;
   /** The least ε ≥ 0 with δ(e^ε) ≤ delta by the bound that is asked for; Infinity where there is none, or none was found. */
   epsilon(counts: readonly number[], delta: number, bound: keyof Bracket): number;
-  /** log E e^{θ·loss} of the sum. */
-  logMoment(counts: readonly number[], theta: number): number;
-  /** θ of Chernoff's bound of ε at δ. */
-  tilt(counts: readonly number[], delta: number): number;
   /** Points of the lattice that a sum's tilted distribution for this δ needs. */
   size(counts: readonly number[], delta: number): number;
 }
@@ -173,12 +169,10 @@ export function lossSum(masses: readonly LossMass[], least: number): LossSum {
       }
       return best ?? none;
     },
-    logMoment: (counts, theta) => total(counts, theta).log,
     size(counts, delta) {
       for (const e of tiltsFrom(counts, tiltFor(counts, delta))) return pointsAt(counts, e);
       return Infinity;
     },
-    tilt: (counts, delta) => thetaOf(tiltFor(counts, delta)),
   };
 }
 

@@ -2,7 +2,7 @@ import { type PrivacyEvent, showEvent } from './events.ts';
 import { gaussianDelta, gaussianEpsilon, gaussianMu, notPureGaussian } from './exact-gaussian.ts';
 import { type Directions, type Grid, type LossMass, losses, nodesOf, symmetric } from './loss-grid.ts';
 import { mergedLosses } from './loss-merged.ts';
-import { type LossPair, gaussianPair, laplacePair, logMoment } from './loss-pair.ts';
+import { type LossPair, gaussianPair, laplacePair } from './loss-pair.ts';
 import { type LossSum, lossSum } from './loss-sum.ts';
 import type { Bracket } from './loss-tilted.ts';
 import { refusal, refuseMixedNeighbors } from './refusal.ts';
@@ -47,11 +47,22 @@ interface Sources {
 }
 
 /** A lattice may raise ε by so much, relative to it. */
-const accuracy = 2e-4;
+const accuracy = 1.5e-4;
 
 /** So few points of a sum take hardly any time, and the most that accuracy is sought with. */
 const fewPoints = 2 ** 13;
 const mostSize = 2 ** 19;
+
+/** Where one loss can be as large as this, ε means nothing, and is not resolved. */
+const mostRange = 1e5;
+const unresolved: LossSum = {
+  delta: () => ({ low: 0, high: 1 }),
+  epsilon: (_, __, bound) => (bound === 'high' ? Infinity : 0),
+  size: () => 0,
+};
+
+/** Beyond this step, e^step is on its way to overflow. */
+const mostStep = 100;
 
 /**
  * Throws GhostgradError for an event that it does not know: it knows Gaussian and Laplace noise, on all of the data, on
@@ -93,16 +104,14 @@ export function lossAccount(event: PrivacyEvent, grid?: Settings): LossAccount {
       if (only !== undefined) return exactly(gaussianDelta(only * Math.sqrt(times), epsilon));
       const counts = countsOf(known, times);
       // The tail that may be cut off, and the lattice, depend on the answer.
-      let delta = 1e-9;
-      for (let pass = 0; pass < 8; pass++) {
-        const sums = settle(times, delta);
+      let guess = 1e-6;
+      for (let pass = 0; ; pass++) {
+        const sums = settle(times, guess);
         const high = worst(sums.high, (sum) => sum.delta(counts, epsilon).high);
-        if (high >= delta / 2 || delta < 1e-250) {
+        if ((high > guess / 30 && high < guess * 1e3) || pass === 8 || guess < 1e-250)
           return { low: worst(sums.low(), (sum) => sum.delta(counts, epsilon).low), high };
-        }
-        delta = pass === 0 ? Math.max(high, 1e-40) : Math.max(1e-251, high === 0 ? 1e-251 : high * 0.9);
+        guess = Math.min(0.5, Math.max(1e-251, high));
       }
-      return { low: 0, high: delta };
     },
   };
 }
@@ -166,38 +175,39 @@ const pairOf = ({ noise, scale, rate }: Source, tail: number): LossPair =>
   noise === 'gaussian' ? gaussianPair(scale, rate, tail) : laplacePair(scale, rate);
 
 /**
- * Sums on a lattice about as coarse as {@link accuracy} allows. A lattice raises log E e^{θ·loss}, which near the θ of
- * Chernoff's bound raises ε by a θ-th part of it; by how much is seen beside the true moment.
+ * Sums on a lattice about as coarse as {@link accuracy} allows: it is refined until ε falls by no more than that, or points
+ * are too many. Every lattice's ε is valid.
  */
 function settledSums(known: Sources, times: number, delta: number): Sums {
   const counts = countsOf(known, times);
   const draws = counts.reduce((sum, count) => sum + count, 0);
   const tail = Math.max(1e-290, (delta * 1e-6) / draws);
-  const pairs = pairsOf(known, times, tail);
-  const range = Math.max(...pairs.map(({ pair }) => pair.loss(pair.to) - pair.loss(pair.from)));
-  const raised = (sum: LossSum, direction: 'remove' | 'add'): number => {
-    const theta = draws > 1 ? sum.tilt(counts, delta) : 1;
-    const exact = pairs.reduce((total, { source, pair }, i) =>
-      total + counts[i]! * logMoment(pair, theta, source.replaced ? 'replace' : direction), 0);
-    const found = sum.logMoment(counts, theta);
-    return (found - exact) / (found - Math.log(delta));
-  };
-  let settings: Settings = { step: range / 2048, resolution: 128, tail, least: delta };
-  for (let pass = 0; ; pass++) {
-    const sums = sumsOf(known, times, settings);
-    const gap = Math.max(...sums.high.map((sum, i) => raised(sum, i === 0 ? 'remove' : 'add')));
-    const size = Math.max(...sums.high.map((sum) => sum.size(counts, delta)));
-    const close = gap < accuracy && (gap > accuracy / 8 || size <= fewPoints || pass > 0);
-    if (close || pass === 5 || (gap > accuracy && size >= mostSize && pass > 0)) return sums;
-    // The gap is of second order in the step, once losses are resolved.
-    const factor = Math.min(8, Math.max(1 / 8, size / mostSize, 0.8 * Math.sqrt(accuracy / Math.max(gap, 1e-12))));
-    const finer = gap > accuracy;
-    settings = {
-      ...settings,
-      step: settings.step * (finer ? Math.min(0.7, factor) : factor),
-      resolution: finer ? Math.min(1024, settings.resolution * 2) : settings.resolution,
-    };
+  const range = Math.max(...pairsOf(known, times, tail).map(({ pair }) => pair.loss(pair.to) - pair.loss(pair.from)));
+  if (range > mostRange) return { settings: { step: mostStep, resolution: 1, tail, least: delta }, high: [unresolved], low: () => [unresolved] };
+  const sizeOf = (sums: Sums): number => Math.max(...sums.high.map((sum) => sum.size(counts, delta)));
+  if (draws === 1) return sumsOf(known, times, { step: Math.min(range / 2 ** 14, mostStep), resolution: 1024, tail, least: delta });
+  let settings: Settings = { step: Math.min(range / 1024, mostStep), resolution: 64, tail, least: delta };
+  let sums = sumsOf(known, times, settings);
+  for (let pass = 0, size = sizeOf(sums); pass < 4 && (size < fewPoints / 8 || size > fewPoints * 8); pass++) {
+    settings = { ...settings, step: Math.min(mostStep, range / 16, settings.step * Math.max(1 / 64, size / fewPoints)) };
+    sums = sumsOf(known, times, settings);
+    size = sizeOf(sums);
   }
+  let best = { sums, epsilon: worst(sums.high, (sum) => sum.epsilon(counts, delta, 'high')) };
+  let before = best.epsilon;
+  let factor = 0.5;
+  for (let pass = 0; pass < 8 && sizeOf(sums) < mostSize; pass++) {
+    settings = { ...settings, step: settings.step * factor, resolution: Math.min(1024, settings.resolution * 2) };
+    sums = sumsOf(known, times, settings);
+    const epsilon = worst(sums.high, (sum) => sum.epsilon(counts, delta, 'high'));
+    if (epsilon <= best.epsilon) best = { sums, epsilon };
+    // Of second order in the step, once losses are resolved: then this part of the fall is left.
+    const left = ((before - epsilon) / epsilon) * (factor ** 2 / (1 - factor ** 2));
+    if (epsilon === 0 || left < accuracy) break;
+    factor = Math.max(1 / 8, Math.min(0.5, 0.8 * Math.sqrt(accuracy / left)));
+    before = epsilon;
+  }
+  return best.sums;
 }
 
 const expected =

@@ -58,7 +58,7 @@ describe('a run', () => {
       runDir: output,
       steps: 40,
       delta: 1e-4,
-      accountant: 'rdp',
+      accountant: 'pld',
       sampleRate: 0.25,
       batchSize: 50,
       datasetSize: 200,

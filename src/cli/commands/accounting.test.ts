@@ -7,7 +7,7 @@ describe('epsilon and calibrate', () => {
   it('tell ε, δ and noise, each from the others', async () => {
     const spent = json(await ghostgrad(['epsilon', ...noise, '--delta', '1e-5', '--json'])) as { epsilon: number };
     expect(Object.keys(spent).sort()).toEqual(['accountant', 'delta', 'epsilon', 'errorBound']);
-    expect(spent).toMatchObject({ delta: 1e-5, accountant: 'rdp' });
+    expect(spent).toMatchObject({ delta: 1e-5, accountant: 'pld' });
     const back = json(await ghostgrad(['epsilon', ...noise, '--epsilon', String(spent.epsilon), '--json'])) as {
       delta: number;
     };
@@ -52,7 +52,7 @@ describe('epsilon and calibrate', () => {
 
   it('answer in words without --json', async () => {
     const { out } = await ghostgrad(['epsilon', ...noise, '--delta', '1e-5']);
-    expect(out).toMatch(/^ε +\d\.\d+\nδ +0\.00001\naccountant +rdp\n$/);
+    expect(out).toMatch(/^ε +\d\.\d+\nδ +0\.00001\naccountant +pld\n$/);
   });
 
   it('refuse what is out of range, missing or contradictory', async () => {

@@ -14,7 +14,7 @@ describe('train and evaluate', () => {
       runDir: output,
       steps: 30,
       delta: 1e-4,
-      accountant: 'rdp',
+      accountant: 'pld',
       sampleRate: 0.25,
       batchSize: 50,
       datasetSize: 200,
