@@ -148,13 +148,22 @@ export function prepareAccountant(
   const name = resolveAccountant(accountant, plain);
   const prepared = accountants[name](plain, like?.settings);
   const nothing: Bounded = { value: 0, errorBound: 0 };
+  let solved: { readonly count: number; readonly delta: number; readonly epsilon: number } | undefined;
+  const truncated = (count: number, delta: number): number => {
+    if (variation === 0) return prepared.epsilon(count, delta);
+    // Fewer repetitions spend no more ε, hence have no less δ left than was left for more of them.
+    if (solved !== undefined && solved.delta === delta && count < solved.count && Number.isFinite(solved.epsilon))
+      return Math.min(solved.epsilon, prepared.epsilon(count, delta - (1 + Math.exp(solved.epsilon)) * solved.count * variation));
+    const epsilon = withVariation(count * variation, delta, (d) => prepared.epsilon(count, d));
+    solved = { count, delta, epsilon };
+    return epsilon;
+  };
   return {
     name,
-    epsilon: (count, delta) => (count === 0 ? 0 : withVariation(count * variation, delta, (d) => prepared.epsilon(count, d))),
+    epsilon: (count, delta) => (count === 0 ? 0 : truncated(count, delta)),
     epsilonBounded: (count, delta) => {
       if (count === 0) return nothing;
-      if (variation === 0) return prepared.epsilonBounded(count, delta);
-      return { value: withVariation(count * variation, delta, (d) => prepared.epsilon(count, d)), errorBound: null };
+      return variation === 0 ? prepared.epsilonBounded(count, delta) : { value: truncated(count, delta), errorBound: null };
     },
     deltaBounded: (count, epsilon) => {
       if (count === 0) return nothing;

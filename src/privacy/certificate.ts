@@ -1,5 +1,7 @@
 import { GhostgradError } from '../errors.ts';
+import { epsilonOf } from './accountant.ts';
 import { noiseDeviations } from './allocation.ts';
+import { outOfRange } from './check.ts';
 import { type Certificate, certificateFormat } from './certificate-schema.ts';
 import { type Groups, samePartition } from './groups.ts';
 import { countLaw, gradientLaws, gridOf } from './lattice.ts';
@@ -43,7 +45,10 @@ export function certificate(options: CertificateOptions): Certificate {
   const { plan, steps, clipFunction, software, unit = 'example', recharged = 0 } = options;
   const { style = 'flat', finalGroups = plan.groups } = options;
   const event = eventOf(plan, steps + recharged);
-  const epsilon = plan.spent(steps + recharged);
+  if (!(steps + recharged <= plan.steps))
+    throw outOfRange('steps charged', steps + recharged, `at most the planned ${plan.steps} steps`);
+  // As anyone recomputes it from the event.
+  const { epsilon } = epsilonOf(event, plan.accountedDelta, plan.accountant);
   const facts: Facts = {
     unit,
     neighbors: plan.neighbors,

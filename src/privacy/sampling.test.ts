@@ -83,11 +83,11 @@ describe('sampling without replacement', () => {
 
   it('replaces one by default, at twice the sensitivity, and is accounted for as it is drawn', () => {
     const plan = privacyPlan({ ...base, ...options });
-    expect(plan).toMatchObject({ neighbors: 'replace-one', accountant: 'rdp', sensitivity: 2 * (1 + plan.rho + plan.rounding) });
+    expect(plan).toMatchObject({ neighbors: 'replace-one', accountant: 'pld', sensitivity: 2 * (1 + plan.rho + plan.rounding) });
     expect(plan.event).toEqual({ kind: 'sampled-without-replacement', sampleSize: 50, datasetSize: 1000, event: gaussian(0.55) });
     expect(plan.epsilon).toBe(epsilonOf(eventOf(plan, 40), plan.accountedDelta).epsilon);
     // A replacement is a removal and an addition: more is spent than for either under Poisson sampling at that noise.
-    expect(plan.epsilon).toBeGreaterThan(epsilonOf(selfComposed(poissonSampled(0.05, gaussian(0.55)), 40), 1e-5, 'rdp').epsilon);
+    expect(plan.epsilon).toBeGreaterThan(epsilonOf(selfComposed(poissonSampled(0.05, gaussian(0.55)), 40), 1e-5).epsilon);
   });
 
   it('is calibrated', () => {
