@@ -153,7 +153,7 @@ export function prepareAccountant(
     if (variation === 0) return prepared.epsilon(count, delta);
     // Fewer repetitions spend no more ε, hence have no less δ left than was left for more of them.
     if (solved !== undefined && solved.delta === delta && count < solved.count && Number.isFinite(solved.epsilon))
-      return Math.min(solved.epsilon, prepared.epsilon(count, delta - (1 + Math.exp(solved.epsilon)) * solved.count * variation));
+      return Math.min(solved.epsilon, prepared.epsilon(count, delta - (1 + Math.exp(solved.epsilon)) * (solved.count * variation)));
     const epsilon = withVariation(count * variation, delta, (d) => prepared.epsilon(count, d));
     solved = { count, delta, epsilon };
     return epsilon;
