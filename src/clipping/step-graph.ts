@@ -26,6 +26,8 @@ export interface StepOptions {
   readonly rowsPerUnit: number;
   /** Also output squared norms by parameter and the clip weights. */
   readonly diagnostics?: boolean;
+  /** Also output which units are classified right. */
+  readonly right?: boolean | undefined;
 }
 
 /** The forward graph at its physical batch size, proved to keep rows apart. */
@@ -36,6 +38,8 @@ export interface StepSource {
   readonly batch: ReadonlyMap<Value, BatchAxis>;
   /** [rows] float32: one loss a row. */
   readonly loss: Value;
+  /** Emits which rows are classified right, [rows] float32; undefined where that cannot be told. */
+  readonly right?: ((b: GraphBuilder) => Value | undefined) | undefined;
 }
 
 /** A parameter of the step, or a part of one: how it is used and what was decided. */
@@ -53,6 +57,7 @@ export const stepNames = {
   rowMask: 'ghostgrad.row_mask',
   thresholds: 'ghostgrad.thresholds',
   losses: 'ghostgrad.losses',
+  right: 'ghostgrad.right',
   norms: 'ghostgrad.norms',
   weights: 'ghostgrad.weights',
   squaredNorms: 'ghostgrad.squared_norms',
@@ -62,7 +67,7 @@ export const stepNames = {
 export interface StepGraph {
   /**
    * Inputs: the parameters, the batch, `rowMask` [rows] bool and (private modes) `thresholds` float32 [K], one for each
-   * clipping group. Outputs: `sum(p)` for each parameter, `losses` [units]; in private modes `norms` [units, K]; with
+   * clipping group. Outputs: `sum(p)` for each parameter, `losses` [units], `right` [units] where asked for; in private modes `norms` [units, K]; with
    * diagnostics `weights` [units, K] and `squaredNorms` [units, layers].
    */
   readonly graph: TypedGraph;
@@ -92,9 +97,13 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
     .map((layer) => ({ ...layer, group: group.get(layer.parameter)! }));
 
   const first = pass(seed);
-  const losses = [stepNames.losses, unitLosses(b, source.loss, rowMask, units)] as const;
+  const right = options.right === true ? source.right?.(b) : undefined;
+  const seen = [
+    [stepNames.losses, unitLosses(b, source.loss, rowMask, units)] as const,
+    ...(right === undefined ? [] : [[stepNames.right, unitLosses(b, right, rowMask, units)] as const]),
+  ];
   if (!isPrivate) {
-    return finish(b, source, first, { groups, units, rows }, [...sumOutputs(b, first, undefined), losses]);
+    return finish(b, source, first, { groups, units, rows }, [...sumOutputs(b, first, undefined), ...seen]);
   }
 
   const thresholds = b.input(stepNames.thresholds, { dtype: 'float32', shape: [groups.length] });
@@ -108,7 +117,7 @@ export function stepGraph(source: StepSource, options: StepOptions): StepGraph {
   // later sum of the pass would round otherwise, and where it cancels the weighted gradient could exceed the bound.
   const summed = isTwoPass(options.mode) ? pass(seedOf(b, seed, clipped.valid)) : first;
   const byUnit = (x: Value) => transpose(b, x, [1, 0]);
-  const outputs = [...sumOutputs(b, summed, clipped), losses, [stepNames.norms, byUnit(norms)] as const];
+  const outputs = [...sumOutputs(b, summed, clipped), ...seen, [stepNames.norms, byUnit(norms)] as const];
   if (options.diagnostics === true) {
     outputs.push([stepNames.weights, byUnit(clipped.all)]);
     outputs.push([stepNames.squaredNorms, concat(b, parts.map((part) => reshape(b, part.squared, [units, 1])), 1)]);

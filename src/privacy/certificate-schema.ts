@@ -71,7 +71,7 @@ export const certificateSchema = z.strictObject({
       + 'Gaussian noise, rounded to floating point',
     ),
     multiplier: positive.describe('σ of all that a step released: noise over what one record adds to it'),
-    gradientMultiplier: positive.describe('σ_g, that of the gradients alone: σ⁻² = σ_g⁻² + K/(4σ_b²)'),
+    gradientMultiplier: positive.describe('σ_g, that of the gradients alone: σ⁻² = σ_g⁻² + K/(4σ_b²) + M/(4σ_m²), where there are K counts and M measures'),
     countDeviation: positive.nullable().describe(
       'σ_b on each of the K groups’ count of norms within its threshold, each record ±½; null where nothing was counted',
     ),
@@ -87,6 +87,16 @@ export const certificateSchema = z.strictObject({
     seeded: z.boolean().describe('True where the noise came from a user’s seed: whoever knows it can remove the noise'),
     source: z.string().describe('Where randomness came from'),
   }).describe('What was added to the clipped sums'),
+  metrics: z.strictObject({
+    budgetFraction: positive.lt(1).describe('Share of σ⁻² that all measures together spent: M/(4σ_m²)'),
+    deviation: positive.describe('σ_m of the noise on each of the M sums, to which one record adds from −½ to ½'),
+    grid: positive.nullable().describe('Distance of the grid’s points that these sums were rounded to; null under float noise'),
+    measures: z.array(z.strictObject({
+      name: z.string().describe('What was measured, as in metrics.jsonl'),
+      low: z.number().describe('Each record’s number was cut to this at least'),
+      high: z.number().describe('Each record’s number was cut to this at most'),
+    })).min(1).describe('Numbers of the records whose noised means were released with every step'),
+  }).nullable().describe('What of the training was released beside the gradients, within the same ε; null: nothing'),
   normaliser: positive.describe('What noised sums were divided by: the expected batch size, whatever was drawn'),
   steps: z.int().min(0).describe('Steps taken'),
   plannedSteps: z.int().positive().describe('Steps that the noise was calibrated for'),

@@ -112,7 +112,7 @@ describe('certificate', () => {
     }
     const { multiplier, gradientMultiplier, countDeviation } = found.noise;
     expect(gradientMultiplier ** -2 + 2 / (4 * (countDeviation ?? 0) ** 2)).toBeCloseTo(multiplier ** -2, 12);
-    expect(found.mechanism).toMatch(/2 counts of gradients within the clipping thresholds[^]*ε covers both/);
+    expect(found.mechanism).toMatch(/2 counts of gradients within the clipping thresholds[^]*ε covers all of it: gradients and counts of a step/);
     expect(found.notCovered.join()).toContain('rounding of gradient norms');
     expect(certificate(given).clipping.groups.map(({ finalNorm }) => finalNorm)).toEqual([3, 4]);
     expect(() => certificate({ ...given, finalGroups: flatGroup(['w', 'b'], 5, 12) })).toThrow('other clipping groups');

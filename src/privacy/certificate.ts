@@ -4,7 +4,7 @@ import { noiseDeviations } from './allocation.ts';
 import { outOfRange } from './check.ts';
 import { type Certificate, certificateFormat } from './certificate-schema.ts';
 import { type Groups, samePartition } from './groups.ts';
-import { countLaw, gradientLaws, gridOf } from './lattice.ts';
+import { countLaw, gradientLaws, gridOf, measureLaw } from './lattice.ts';
 import { type PrivacyPlan, eventOf } from './plan.ts';
 import {
   type Facts, assumptionsOf, exactSums, guaranteeOf, isValid, mechanismOf, neighborsMeaningOf, notCoveredOf, sourceOf,
@@ -81,6 +81,7 @@ export function certificate(options: CertificateOptions): Certificate {
       seeded: plan.seeded,
       source: sourceOf(plan.seeded),
     },
+    metrics: metricsOf(plan),
     steps,
     plannedSteps: plan.steps,
     accountant: plan.accountant,
@@ -99,6 +100,7 @@ export function certificate(options: CertificateOptions): Certificate {
     sampling: facts.sampling,
     clipping: facts.clipping,
     noise: facts.noise,
+    metrics: facts.metrics,
     normaliser: plan.normaliser,
     steps,
     plannedSteps: plan.steps,
@@ -119,6 +121,12 @@ function thresholdOf({ adaptive }: PrivacyPlan): Certificate['clipping']['thresh
   if (adaptive === null) return 'fixed';
   const { quantile, learningRate, budgetFraction, rescaleTo } = adaptive;
   return { adaptive: { quantile, learningRate, budgetFraction, rescaleTo } };
+}
+
+function metricsOf(plan: PrivacyPlan): Certificate['metrics'] {
+  if (plan.metrics === null) return null;
+  const { budgetFraction, deviation, measures } = plan.metrics;
+  return { budgetFraction, deviation, grid: gridOf(measureLaw(plan)), measures: measures.map(({ name, low, high }) => ({ name, low, high })) };
 }
 
 function groupsIn(plan: PrivacyPlan, final: Groups): Certificate['clipping']['groups'] {

@@ -2,7 +2,8 @@ import { GhostgradError } from '../errors.ts';
 import { noiseDeviations } from './allocation.ts';
 import type { Certificate } from './certificate-schema.ts';
 import { type PrivacyEvent, gaussian, showEvent } from './events.ts';
-import { type NoiseSettings, accountedDelta, checkReserve, countLaw, gradientLaws, gridOf, noiseDistance, roundingOf } from './lattice.ts';
+import { type NoiseSettings, accountedDelta, checkReserve, countLaw, gradientLaws, gridOf, measureLaw, noiseDistance, roundingOf } from './lattice.ts';
+import { measureDeviationOf } from './measures.ts';
 import { type Draw, type Neighbors, checkDraw, sampledEvent, supportedNeighbors } from './sampling.ts';
 import {
   assumptionsOf, exactSumsStart, guaranteeOf, isValid, mechanismOf, neighborsMeaningOf, notCoveredOf, sourceOf,
@@ -31,9 +32,9 @@ const drawOf = ({ sampling: { expectedBatchSize, datasetSize, maxBatchSize } }: 
 
 /** What noise follows from, beside the thresholds, as a certificate tells it. */
 export const noiseSettingsOf = (
-  { clipping: { allocation, rho }, noise: { kind, gradientMultiplier, rounding, countDeviation } }: Certificate,
+  { clipping: { allocation, rho }, noise: { kind, gradientMultiplier, rounding, countDeviation }, metrics }: Certificate,
 ): NoiseSettings =>
-  ({ noise: kind, allocation, gradientMultiplier, rho, rounding, adaptive: countDeviation === null ? null : { countDeviation } });
+  ({ noise: kind, allocation, gradientMultiplier, rho, rounding, adaptive: countDeviation === null ? null : { countDeviation }, metrics });
 
 /** Numbers that are computed from others may differ in their last bits. */
 const tolerance = 1e-9;
@@ -44,7 +45,7 @@ export const isNear = (a: number, b: number): boolean => Math.abs(a - b) <= tole
  * What was released, and what it cost, is for {@link verifyCertificate} to say.
  */
 export function contradictions(certificate: Certificate): Problem[] {
-  const { sampling, clipping, noise, neighbors } = certificate;
+  const { sampling, clipping, noise, neighbors, metrics } = certificate;
   const { groups, threshold, rho } = clipping;
   const K = groups.length;
   const budget = threshold === 'fixed' ? 0 : threshold.adaptive.budgetFraction;
@@ -60,7 +61,8 @@ export function contradictions(certificate: Certificate): Problem[] {
     ...number('clipping.norm', clipping.norm, Math.hypot(...groups.map(({ norm }) => norm))),
     ...number('clipping.sensitivity', clipping.sensitivity, unitsOf(neighbors) * clipping.norm * (1 + rho + noise.rounding)),
     ...refusal('noise', () => noiseProblems(certificate)),
-    ...number('noise.gradientMultiplier', noise.gradientMultiplier, noise.multiplier / Math.sqrt(1 - budget)),
+    ...number('noise.gradientMultiplier', noise.gradientMultiplier, noise.multiplier / Math.sqrt(1 - budget - (metrics?.budgetFraction ?? 0))),
+    ...(metrics === null ? [] : number('metrics.deviation', metrics.deviation, measureDeviationOf(noise.multiplier, metrics))),
     ...(threshold === 'fixed'
       ? plain('noise.countDeviation', noise.countDeviation, null)
       : number('noise.countDeviation', noise.countDeviation ?? NaN, (noise.multiplier / 2) * Math.sqrt(K / budget))),
@@ -84,17 +86,18 @@ export function contradictions(certificate: Certificate): Problem[] {
 
 /** Of what follows from the kind of noise: its grid, what rounding to it adds, and what it takes of δ. */
 function noiseProblems(certificate: Certificate): Problem[] {
-  const { noise, clipping, delta, plannedSteps, plannedEpsilon } = certificate;
+  const { noise, clipping, metrics, delta, plannedSteps, plannedEpsilon } = certificate;
   const { kind } = noise;
   const settings = noiseSettingsOf(certificate);
   const [first, final] = [clipping.groups, clipping.groups.map((group) => ({ ...group, norm: group.finalNorm }))]
     .map((groups) => gradientLaws(groups, settings).map(gridOf));
-  const distance = noiseDistance(kind, clipping.groups, plannedSteps);
+  const distance = noiseDistance(kind, clipping.groups, plannedSteps, metrics?.measures.length);
   checkReserve(distance, plannedEpsilon, delta);
   return [
     ...number('noise.rounding', noise.rounding, roundingOf(kind)),
     ...number('noise.accountedDelta', noise.accountedDelta, accountedDelta(kind, delta)),
     ...optional('noise.statisticalDistance', noise.statisticalDistance, kind === 'float' ? null : distance),
+    ...(metrics === null ? [] : optional('metrics.grid', metrics.grid, gridOf(measureLaw(settings)))),
     ...optional('noise.countGrid', noise.countGrid, gridOf(countLaw(settings))),
     ...clipping.groups.flatMap(({ grid, finalGrid }, k) => [
       ...optional(`clipping.groups.${k}.grid`, grid, first![k]!),

@@ -65,6 +65,7 @@ export function latticeFor({ norm, size }: Pick<Group, 'norm' | 'size'>, deviati
 export interface NoiseSettings extends NoiseScale {
   readonly noise: Noise;
   readonly adaptive: { readonly countDeviation: number } | null;
+  readonly metrics?: { readonly deviation: number } | null | undefined;
 }
 
 /** The noise on each group's coordinates of the clipped sum, under the thresholds of `groups`. */
@@ -80,6 +81,10 @@ export function gradientLaws(groups: Groups, settings: NoiseSettings): readonly 
 export const countLaw = ({ noise, adaptive, rounding }: NoiseSettings): NoiseLaw | null =>
   adaptive && lawOf(noise, { norm: 0.5, size: 1 }, adaptive.countDeviation * (1 + rounding));
 
+/** The noise on each sum of measures, which a unit moves by ½ at most, like a count; null where nothing is measured. */
+export const measureLaw = ({ noise, metrics = null, rounding }: NoiseSettings): NoiseLaw | null =>
+  metrics && lawOf(noise, { norm: 0.5, size: 1 }, metrics.deviation * (1 + rounding));
+
 const lawOf = (noise: Noise, group: Pick<Group, 'norm' | 'size'>, deviation: number): NoiseLaw =>
   (noise === 'float' ? { deviation } : latticeFor(group, deviation));
 
@@ -94,11 +99,11 @@ export const accountedDelta = (noise: Noise, delta: number): number =>
   noise === 'float' ? delta : delta * (1 - reserve);
 
 /**
- * At least the statistical distance between all noise that `steps` steps draw for `groups`, and what some rounding without
+ * At least the statistical distance between all noise that `steps` steps draw for `groups`, their counts and `measures` more numbers, and what some rounding without
  * regard to the data makes of the continuous Gaussian noise that is accounted for; 0 for float noise, of which none is known.
  */
-export const noiseDistance = (noise: Noise, groups: Groups, steps: number): number =>
-  noise === 'float' ? 0 : steps * groups.reduce((sum, { size }) => sum + size + 1, 0) * statisticalDistance(mostLevels);
+export const noiseDistance = (noise: Noise, groups: Groups, steps: number, measures = 0): number =>
+  noise === 'float' ? 0 : steps * groups.reduce((sum, { size }) => sum + size + 1, measures) * statisticalDistance(mostLevels);
 
 /**
  * Throws GhostgradError unless (1 + e^ε)·`distance` is within what {@link accountedDelta} keeps: two neighbours' outputs each

@@ -51,7 +51,7 @@ const sha256 = (...parts: readonly (string | Uint8Array)[]): string =>
 
 /**
  * SHA-256 (hex) of what a step released: names, lengths and values of the noised gradient, in the order of the names, and,
- * under adaptive thresholds, the noised fractions.
+ * under adaptive thresholds, the noised fractions, and noised metrics.
  */
 export function digestOf(privatised: Privatised): string {
   assertPrivatised(privatised);
@@ -61,8 +61,10 @@ export function digestOf(privatised: Privatised): string {
       JSON.stringify([name, values.length]),
       new Uint8Array(values.buffer, values.byteOffset, values.byteLength),
     ]);
-  const { fractions } = privatised;
-  return sha256(...parts, ...(fractions === null ? [] : [JSON.stringify({ fractions })]));
+  const { fractions, metrics } = privatised;
+  return sha256(
+    ...parts, ...(fractions === null ? [] : [JSON.stringify({ fractions })]), ...(metrics === null ? [] : [JSON.stringify({ metrics })]),
+  );
 }
 
 /** A new ledger at `path`. Throws GhostgradError when the file exists or cannot be written. */

@@ -217,4 +217,21 @@ describe('privacy plan', () => {
     for (const [change, message] of refused)
       expect(() => privacyPlan({ ...base, ...change }), JSON.stringify(change)).toThrow(message);
   });
+
+  it('shares σ⁻² out between gradients, counts and measures, and accounts for them as one', () => {
+    const adaptive = { quantile: 0.5, learningRate: 0.2, budgetFraction: 0.05, rescaleTo: null };
+    const measures = [{ name: 'a', low: 0, high: 1 }, { name: 'b', low: -3, high: 9 }];
+    const plain = privacyPlan(base);
+    for (const given of [undefined, adaptive]) {
+      const plan = privacyPlan({ ...base, adaptive: given, metrics: { measures, budgetFraction: 0.02 } });
+      const counts = plan.adaptive === null ? 0 : 1 / (4 * plan.adaptive.countDeviation ** 2);
+      const spent = plan.gradientMultiplier ** -2 + counts + measures.length / (4 * plan.metrics!.deviation ** 2);
+      expect(spent).toBeCloseTo(1.1 ** -2, 12);
+      expect(plan.event).toEqual(plain.event);
+      expect(plan.epsilon).toBe(plain.epsilon);
+    }
+    expect(privacyPlan(base).metrics).toBeNull();
+    expect(() => privacyPlan({ ...base, adaptive: { ...adaptive, budgetFraction: 0.6 }, metrics: { measures, budgetFraction: 0.4 } }))
+      .toThrow(/budgetFraction of metrics and thresholds together/);
+  });
 });

@@ -7,7 +7,8 @@ import { calibrateNoise } from './calibrate.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
 import { type PrivacyEvent, gaussian, selfComposed } from './events.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
-import { type Noise, accountedDelta, checkReserve, countLaw, gradientLaws, noiseDistance, noises, roundingOf } from './lattice.ts';
+import { type Noise, accountedDelta, checkReserve, countLaw, gradientLaws, measureLaw, noiseDistance, noises, roundingOf } from './lattice.ts';
+import { type MeasuresPlan, checkMeasures, measureDeviationOf } from './measures.ts';
 import { type AdaptiveThresholds, checkAdaptive, splitBudget } from './quantiles.ts';
 import {
   type Draw, type Neighbors, type Sampling, checkDraw, checkTruncation, defaultNeighbors, drawn, leastMaxBatchSize, sampledEvent, supportedNeighbors,
@@ -47,6 +48,8 @@ export interface PrivacyPlanOptions {
   readonly allocation?: Allocation | undefined;
   /** Thresholds that follow a quantile of the norms; default: they stay as `groups` gives them. */
   readonly adaptive?: AdaptiveThresholds | undefined;
+  /** Numbers of the units whose means are released with every step; default: none. */
+  readonly metrics?: MeasuresPlan | undefined;
   /**
    * How far rounding may take an example's true norm past its threshold, relative; the noise grows by as much.
    * Default 1e-3.
@@ -71,7 +74,7 @@ export interface PrivacyPlan extends NoiseScale {
   readonly steps: number;
   /**
    * σ: noise over what one unit adds to all that a step releases, each part in units of its noise. Under fixed thresholds
-   * that is the noise on the gradients alone, σ_g = σ; adaptive ones spend a part of σ⁻² on counts ({@link splitBudget}).
+   * that is the noise on the gradients alone, σ_g = σ; adaptive ones, and metrics, spend a part of σ⁻² ({@link splitBudget}).
    */
   readonly noiseMultiplier: number;
   readonly delta: number;
@@ -93,6 +96,8 @@ export interface PrivacyPlan extends NoiseScale {
   readonly groups: Groups;
   /** Null under fixed thresholds. */
   readonly adaptive: (AdaptiveThresholds & { /** σ_b: noise on each count. */ readonly countDeviation: number }) | null;
+  /** Null where nothing is measured. */
+  readonly metrics: (MeasuresPlan & { /** σ_m: noise on each sum, to which a unit adds ½ at most. */ readonly deviation: number }) | null;
   /** √Σ C_k² over the groups, in the first step. */
   readonly clippingNorm: number;
   /** The most by which the first step's clipped sum of two neighbours differs in L2 norm, rounding allowance included. */
@@ -151,6 +156,8 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const { allocation = 'global', adaptive } = options;
   checkAllocation(allocation);
   if (adaptive !== undefined) checkAdaptive(adaptive, groups);
+  const { metrics } = options;
+  if (metrics !== undefined) checkMeasures(metrics, adaptive?.budgetFraction);
 
   const units = neighbors === 'replace-one' ? 2 : 1;
   const draw = truncatedWhere(sampling === 'truncated-poisson', untruncated, { ...options, units, delta: accounted });
@@ -161,13 +168,14 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const prepared = prepareAccountant(event, accountant);
   const { value, errorBound } = prepared.epsilonBounded(steps, accounted);
   const epsilon = resolved(value);
-  const distance = noiseDistance(noise, groups, steps);
+  const distance = noiseDistance(noise, groups, steps, metrics?.measures.length);
   checkReserve(distance, epsilon, delta);
   const seeded = seed !== undefined;
   const rounding = roundingOf(noise);
-  const split = splitBudget(noiseMultiplier, adaptive?.budgetFraction ?? 0, groups.length);
+  const split = splitBudget(noiseMultiplier, adaptive?.budgetFraction ?? 0, groups.length, metrics?.budgetFraction ?? 0);
   const { gradientMultiplier } = split;
   const thresholds = adaptive === undefined ? null : Object.freeze({ ...adaptive, countDeviation: split.countDeviation });
+  const measured = metrics === undefined ? null : Object.freeze({ ...metrics, deviation: measureDeviationOf(noiseMultiplier, metrics) });
 
   const plan: Omit<PrivacyPlan, typeof planBrand> = {
     datasetSize,
@@ -189,6 +197,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     allocation,
     gradientMultiplier,
     adaptive: thresholds,
+    metrics: measured,
     rho,
     rounding,
     clippingNorm,
@@ -214,6 +223,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   // Refuses noise that fits on no grid before a step is taken.
   gradientLaws(groups, plan);
   countLaw(plan);
+  measureLaw(plan);
   const frozen = Object.freeze({ ...plan, warnings: Object.freeze(plan.warnings) }) as PrivacyPlan;
   genuine.add(frozen);
   return frozen;

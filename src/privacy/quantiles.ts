@@ -46,12 +46,13 @@ const inRange = (threshold: number): boolean => threshold >= leastThreshold && t
  * What gradients and counts each get of a step's noise multiplier σ when `fraction` of σ⁻² goes to the counts of `groups`
  * groups. One unit moves the gradients by one sensitivity, and each of K counts by ½, which is √K/2 together; both
  * Gaussian mechanisms on the same draw are one, with σ⁻² = σ_g⁻² + K/(4σ_b²). Hence σ_g = σ/√(1 − r) and
- * σ_b = (σ/2)·√(K/r). For K = 1 that is Theorem 1 of Andrew et al. 2021, σ_g = (σ⁻² − (2σ_b)⁻²)^(−1/2).
+ * σ_b = (σ/2)·√(K/r), and σ_g = σ/√(1 − r − r') where a share r' goes to other counts on the same draw (`measureDeviationOf`), each
+ * share being what those counts add to σ⁻². For K = 1 that is Theorem 1 of Andrew et al. 2021, σ_g = (σ⁻² − (2σ_b)⁻²)^(−1/2).
  */
 export const splitBudget = (
-  sigma: number, fraction: number, groups: number,
+  sigma: number, fraction: number, groups: number, other = 0,
 ): { readonly gradientMultiplier: number; readonly countDeviation: number } => ({
-  gradientMultiplier: sigma / Math.sqrt(1 - fraction),
+  gradientMultiplier: sigma / Math.sqrt(1 - fraction - other),
   countDeviation: (sigma / 2) * Math.sqrt(groups / fraction),
 });
 

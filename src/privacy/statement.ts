@@ -9,7 +9,7 @@ import { samplingWords } from './sampling.ts';
 export type Facts = Pick<
   Certificate,
   | 'unit' | 'neighbors' | 'sampling' | 'clipping' | 'noise' | 'steps' | 'plannedSteps' | 'accountant' | 'epsilon' | 'delta'
-  | 'plannedEpsilon'
+  | 'plannedEpsilon' | 'metrics'
 >;
 
 /** Whether anything is guaranteed. */
@@ -22,18 +22,25 @@ export function guaranteeOf({ unit, noise, accountant, epsilon, delta }: Facts):
   return `(${epsilon}, ${delta})-differential privacy for each ${unit}, under the assumptions listed`;
 }
 
-export function mechanismOf({ sampling, clipping: { threshold, groups }, noise: { kind } }: Facts): string {
+export function mechanismOf({ sampling, clipping: { threshold, groups }, noise: { kind }, metrics }: Facts): string {
   const gradients =
     `${sampling.name === 'full-batch' ? 'noisy gradient descent' : 'DP-SGD'}: ${samplingWords(sampling.name)} Gaussian mechanism on ` +
     `sums of clipped per-example gradients${kind === 'discrete' ? ', rounded to a grid, with discrete noise on it' : ''}`;
-  if (threshold === 'fixed') return gradients;
+  const K = groups.length;
+  const counted = `on ${K === 1 ? 'the count' : `${K} counts`} of gradients within the clipping thresholds, from which the next thresholds follow`;
+  const measured = `on sums of ${metrics?.measures.map(({ name }) => name).join(' and ')}`;
+  const [counts, measures] = [threshold !== 'fixed', metrics !== null];
+  if (!counts && !measures) return gradients;
   return (
-    `${gradients}, and on ${groups.length === 1 ? 'the count' : `${groups.length} counts`} of gradients within the ` +
-    'clipping thresholds, from which the next thresholds follow. ε covers both: gradients and counts of a step are one ' +
-    'Gaussian mechanism on one draw, σ⁻² = σ_g⁻² + K/(4σ_b²) with σ the multiplier, σ_g the gradientMultiplier, σ_b the ' +
-    `countDeviation and K = ${groups.length}`
+    `${gradients}, and ${listed([...(counts ? [counted] : []), ...(measures ? [measured] : [])])}. ε covers all of it: ` +
+    `${listed(['gradients', ...(counts ? ['counts'] : []), ...(measures ? ['measures'] : [])])} of a step are one Gaussian mechanism on ` +
+    `one draw, σ⁻² = σ_g⁻²${counts ? ' + K/(4σ_b²)' : ''}${measures ? ' + M/(4σ_m²)' : ''} with σ the multiplier, σ_g the gradientMultiplier` +
+    `${counts ? `, σ_b the countDeviation and K = ${K}` : ''}${measures ? `, σ_m the metrics’ deviation and M = ${metrics?.measures.length}` : ''}`
   );
 }
+
+const listed = (parts: readonly string[]): string =>
+  parts.length < 2 ? parts.join('') : `${parts.slice(0, -1).join(', ')} and ${parts.at(-1)}`;
 
 const meanings: { readonly [N in Facts['neighbors']]: string } = {
   'add-remove': 'the data with and without any one record',
@@ -42,8 +49,8 @@ const meanings: { readonly [N in Facts['neighbors']]: string } = {
 };
 
 /** A gradient of zero is within every threshold: to be nothing, the record that stands in must not be counted either. */
-export const neighborsMeaningOf = ({ neighbors, clipping: { threshold } }: Facts): string =>
-  meanings[neighbors] + (neighbors === 'zero-out' && threshold !== 'fixed' ? ' and that is not counted' : '');
+export const neighborsMeaningOf = ({ neighbors, clipping: { threshold }, metrics }: Facts): string =>
+  meanings[neighbors] + (neighbors === 'zero-out' && (threshold !== 'fixed' || metrics !== null) ? ' and that is not counted' : '');
 
 export const sourceOf = (seeded: boolean): string =>
   seeded
@@ -78,13 +85,14 @@ export const exactSums = (unit: string, rounding: number | undefined): string =>
   (rounding === undefined ? '' : `, which for gradients whose positions do not cancel comes to at most ${rounding.toPrecision(2)} ` +
     'of the sensitivity in a batch of the expected size, were all gradients and all roundings aligned');
 
-export const notCoveredOf = ({ clipping: { threshold }, noise: { kind } }: Facts): string[] => [
+export const notCoveredOf = ({ clipping: { threshold }, noise: { kind }, metrics }: Facts): string[] => [
   'hyperparameter search: other runs on the same data, with other settings, spend budgets of their own',
   'training losses, gradient norms, clip fractions and drawn batch sizes, shown while training or kept in private/',
   'choosing a model, a checkpoint or a stopping time by looking at private data',
   ...(kind === 'float' ? [floatNoise] : []),
   'timing and other side channels of the computer',
   ...(threshold === 'fixed' ? [] : [roundedNorms]),
+  ...(metrics === null ? [] : [roundedMeasures]),
 ];
 
 const floatNoise = 'attacks on floating-point noise: the Gaussian noise is rounded to float32, whose gaps can reveal more than ε allows';
@@ -93,3 +101,6 @@ const floatNoise = 'attacks on floating-point noise: the Gaussian noise is round
 const roundedNorms =
   'rounding of gradient norms: one that lies within float32 precision of a threshold may be counted on its other side ' +
   'because another record came or went';
+
+const roundedMeasures =
+  'rounding of measures: the loss of a record may come out otherwise, within float32 precision, because another record came or went';

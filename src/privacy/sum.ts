@@ -3,9 +3,10 @@ import type { StepKeys } from '../random/ratchet.ts';
 import { type NoiseTarget, addNoise } from '../random/noise.ts';
 import type { NoiseThreads } from '../random/noise-threads.ts';
 import { type Group, type Groups, groupsOf, parametersOf, samePartition } from './groups.ts';
-import { countLaw, gradientLaws } from './lattice.ts';
+import { countLaw, gradientLaws, measureLaw } from './lattice.ts';
 import { type PrivacyPlan, assertPlan } from './plan.ts';
 import { countsWithin, fractionWithin } from './quantiles.ts';
+import { type Measure, meanOf, measured } from './measures.ts';
 
 declare const clippedBrand: unique symbol;
 declare const privatisedBrand: unique symbol;
@@ -37,6 +38,8 @@ export interface Privatised {
    * estimate, in [0, 1]; null under fixed ones.
    */
   readonly fractions: readonly number[] | null;
+  /** Where units are measured, the noised mean of each measure over the expected batch; null where they are not. */
+  readonly metrics: Readonly<Record<string, number>> | null;
 }
 
 type Sums = ReadonlyMap<string, Float32Array | Float64Array>;
@@ -50,6 +53,13 @@ interface Contents {
 
 const contents = new WeakMap<ClippedSum, Contents>();
 const genuine = new WeakSet<object>();
+const measurements = new WeakMap<ClippedSum, Measured>();
+
+/** Sums of measures, each moved by at most ½ by one unit. */
+interface Measured {
+  readonly measures: readonly Measure[];
+  readonly sums: Float64Array;
+}
 
 /**
  * Seals per-parameter sums (float32 or float64) together with their bound. **Only the private step may call it**:
@@ -84,6 +94,23 @@ export function clippedSum(
   return sum;
 }
 
+/**
+ * Seals measures of the units of `sum` beside it, each unit's number cut to its range: they are released with the sum, by
+ * {@link privatise}, and in no other way.
+ *
+ * @param values for each measure, one number for each unit that was drawn
+ * @throws GhostgradError where the sum was measured or noised before
+ */
+export function withMeasures(sum: ClippedSum, values: readonly { readonly measure: Measure; readonly values: Float32Array }[]): ClippedSum {
+  if (!contents.has(sum) || measurements.has(sum))
+    throw new GhostgradError({ what: 'a clipped sum was measured twice, or after it was noised', expected: 'all measures at once, before' });
+  measurements.set(sum, {
+    measures: values.map(({ measure }) => measure),
+    sums: Float64Array.from(values, (one) => measured(one.values, one.measure)),
+  });
+  return sum;
+}
+
 const sizeIn = (sums: Sums, { parameters }: Group): number =>
   parameters.reduce((total, name) => total + (sums.get(name)?.length ?? 0), 0);
 
@@ -105,7 +132,7 @@ export function privatise(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): P
   const taken = take(sum, plan, keys);
   keys.noise.use((streamOf) => {
     addNoise(taken.targets, 1 / plan.normaliser, streamOf);
-    addNoise(taken.counted, 1, streamOf);
+    addNoise([...taken.counted, ...taken.measured], 1, streamOf);
   });
   return seal(taken, plan, keys);
 }
@@ -120,7 +147,7 @@ export async function privatiseInParallel(
 ): Promise<Privatised> {
   const taken = take(sum, plan, keys);
   await keys.noise.use((streamOf, keyOf) => {
-    addNoise(taken.counted, 1, streamOf);
+    addNoise([...taken.counted, ...taken.measured], 1, streamOf);
     return threads.addNoise(taken.targets, 1 / plan.normaliser, keyOf);
   });
   return seal(taken, plan, keys);
@@ -132,6 +159,8 @@ interface Taken {
   readonly targets: readonly (NoiseTarget & { readonly parameter: string })[];
   /** The counts, of which there may be none. */
   readonly counted: readonly NoiseTarget[];
+  /** The sums of measures, likewise. */
+  readonly measured: readonly (NoiseTarget & Measured)[];
 }
 
 /** Breaks the seal of `sum`, for good; only once all is checked. */
@@ -148,6 +177,8 @@ function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
   const { groups } = sum;
   assertBounded(sum, plan);
   assertCounted(counts, plan);
+  const measured = measurements.get(sum) ?? null;
+  assertMeasured(measured, plan);
   if (keys.seeded !== plan.seeded) {
     throw new GhostgradError({
       what: `${keys.seeded ? 'seeded' : 'secret'} keys under a plan for ${plan.seeded ? 'seeded' : 'secret'} ones`,
@@ -155,21 +186,30 @@ function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
     });
   }
   contents.delete(sum);
+  measurements.delete(sum);
   const laws = gradientLaws(groups, plan);
   const lawOf = new Map(groups.flatMap(({ parameters }, k) => parameters.map((name) => [name, laws[k]!])));
   const targets = [...sums].map(([parameter, values]) =>
     ({ parameter, label: `noise:${parameter}`, values, remainder: remainders.get(parameter), law: lawOf.get(parameter)! }));
   const law = countLaw(plan);
   const counted = counts === null || law === null ? [] : [{ label: 'counts', values: counts, law }];
-  return { groups, targets, counted };
+  const ofMeasures = measureLaw(plan);
+  return {
+    groups, targets, counted,
+    measured: measured === null || ofMeasures === null ? [] : [{ ...measured, label: 'measures', values: measured.sums, law: ofMeasures }],
+  };
 }
 
-function seal({ groups, targets, counted: [counts] }: Taken, { normaliser }: PrivacyPlan, { step }: StepKeys): Privatised {
+function seal(
+  { groups, targets, counted: [counts], measured: [measured] }: Taken, { normaliser }: PrivacyPlan, { step }: StepKeys,
+): Privatised {
   const gradients: ReadonlyMap<string, Float32Array> = new Map(targets.map(({ parameter, values }) =>
     [parameter, values instanceof Float32Array ? values : Float32Array.from(values)]));
   const fractions = counts === undefined ? null
     : Object.freeze(Array.from(counts.values, (count) => fractionWithin(count, normaliser)));
-  const result = Object.freeze({ step, gradients, groups, fractions }) as Privatised;
+  const metrics = measured === undefined ? null : Object.freeze(Object.fromEntries(measured.measures.map((measure, i) =>
+    [measure.name, meanOf(measured.sums[i]!, measure, normaliser)])));
+  const result = Object.freeze({ step, gradients, groups, fractions, metrics }) as Privatised;
   genuine.add(result);
   return result;
 }
@@ -215,4 +255,12 @@ function assertCounted(counts: Float64Array | null, { adaptive }: PrivacyPlan): 
           expected: 'a plan of adaptive thresholds, whose ε covers them',
         },
   );
+}
+
+/** Measures are released where the plan pays for them, in the ranges that it pays for. */
+function assertMeasured(measured: Measured | null, { metrics }: PrivacyPlan): void {
+  const text = (measures: readonly Measure[] | undefined): string =>
+    measures?.map(({ name, low, high }) => `${name} from ${low} to ${high}`).join(', ') ?? 'none';
+  const [found, expected] = [text(measured?.measures), text(metrics?.measures)];
+  if (found !== expected) throw new GhostgradError({ what: 'a clipped sum with other measures than the privacy plan has', found, expected });
 }

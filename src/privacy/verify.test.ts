@@ -9,7 +9,7 @@ import { composed, gaussian, poissonSampled, selfComposed } from './events.ts';
 import { groupsOf } from './groups.ts';
 import { createLedger, digestOf, verifyLedger } from './ledger.ts';
 import { type PrivacyPlanOptions, privacyPlan } from './plan.ts';
-import { clippedSum, privatise } from './sum.ts';
+import { clippedSum, privatise, withMeasures } from './sum.ts';
 import { type Verification, verifyCertificate } from './verify.ts';
 
 const groups = groupsOf([
@@ -21,6 +21,7 @@ const options: PrivacyPlanOptions = {
   adaptive: { quantile: 0.5, learningRate: 0.2, budgetFraction: 0.1, rescaleTo: null },
 };
 const steps = 8;
+const metrics = { measures: [{ name: 'trainingLoss', low: 0, high: 5 }, { name: 'trainingAccuracy', low: 0, high: 1 }], budgetFraction: 0.02 };
 
 interface Released {
   readonly certificate: Certificate;
@@ -37,7 +38,9 @@ async function run(changes: Partial<PrivacyPlanOptions> = {}, again = 0): Promis
   for (let t = 0; t < steps; t++) {
     const sums = new Map([['v', new Float32Array(2)], ['w', new Float32Array(3)]]);
     const counted = plan.adaptive === null ? undefined : new Float32Array(0);
-    const released = privatise(clippedSum(sums, plan.groups, plan.rho, counted), plan, keys.advance());
+    const sum = clippedSum(sums, plan.groups, plan.rho, counted);
+    if (plan.metrics !== null) withMeasures(sum, plan.metrics.measures.map((measure) => ({ measure, values: new Float32Array(0) })));
+    const released = privatise(sum, plan, keys.advance());
     await ledger.charge(t, plan.event, digestOf(released));
     // A step that is drawn again is charged again.
     if (t === 3) for (let i = 0; i < again; i++) await ledger.charge(t, plan.event, digestOf(released));
@@ -62,7 +65,7 @@ const said = ({ problems }: Verification): string[] => problems.map(({ what, whe
 let made: Released;
 
 /** All of the data at every step: ε has a closed form, so that thousands of checks take seconds. */
-const cheap: Partial<PrivacyPlanOptions> = { sampling: 'full-batch', batchSize: 1000, noiseMultiplier: 5 };
+const cheap: Partial<PrivacyPlanOptions> = { sampling: 'full-batch', batchSize: 1000, noiseMultiplier: 5, metrics };
 
 describe('verify', () => {
   beforeEach(async () => {
@@ -82,6 +85,7 @@ describe('verify', () => {
     ['records left out of fixed-size batches', { sampling: 'without-replacement' }],
     ['truncated draws', { sampling: 'truncated-poisson' }],
     ['zeroed records', { neighbors: 'zero-out' }],
+    ['privatised metrics', { metrics }],
   ])('nor with %s', async (_, changes) => {
     const { certificate: found, ledger } = await run(changes);
     expect(said(await verified(found, ledger))).toEqual([]);
@@ -191,7 +195,7 @@ describe('a tampered certificate', () => {
    * What is as true with other values: nothing follows from names, versions, what accountants say of themselves, and the size
    * that an assumption names (the seventh, which may not be left out).
    */
-  const free = /^(assumptions\.6$|software|unit|errorBound|clipping\.(style|function)|clipping\.groups\.\d\.(name|parameters)|clipping\.threshold\.adaptive\.(quantile|learningRate|rescaleTo))/;
+  const free = /^(assumptions\.6$|software|unit|errorBound|metrics\.measures\.\d\.(low|high)|clipping\.(style|function)|clipping\.groups\.\d\.(name|parameters)|clipping\.threshold\.adaptive\.(quantile|learningRate|rescaleTo))/;
 
   it('is noticed in every field that something follows from', async () => {
     const reading = await verifyLedger(temporaryFolder().write('ledger.jsonl', made.ledger));

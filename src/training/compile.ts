@@ -8,14 +8,14 @@ import { type Graph, type Node, type TypedGraph, showNode, showShape } from '../
 import { prune } from '../graph/prune.ts';
 import { specialise } from '../graph/specialise.ts';
 import { type BatchAxis, leading, sameBatch } from '../ops/batch.ts';
-import type { Value } from '../ops/builder.ts';
+import type { GraphBuilder, Value } from '../ops/builder.ts';
 import { expandComposites, runnable } from '../ops/expand.ts';
 import { entryOf, hasOperator, semantics } from '../ops/table.ts';
 import { asParameters } from '../models/constants.ts';
 import { withFoldedBatchNorm } from '../models/fold-batchnorm.ts';
 import { matching } from '../suggest.ts';
 import type { Shape, TensorType } from '../tensor/tensor.ts';
-import { type LossName, attachLoss, labelsInput } from './loss.ts';
+import { type LossName, attachLoss, attachRight, labelsInput } from './loss.ts';
 import { exampleShape } from './shapes.ts';
 
 /** What is to be trained, and on what; the same whatever the batch size. */
@@ -158,7 +158,9 @@ export function compileTask(analysis: Analysis, rows: number, options: StepOptio
   requireSameForm(differentiated, wanted, analysis.forms);
   const withInputs = parametersAsInputs(withFoldedBatchNorm(differentiated, wanted), wanted);
   const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
-  return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss }, options);
+  const output = task.output ?? task.model.outputs[0]?.name ?? '';
+  const right = (b: GraphBuilder): Value | undefined => attachRight(b, task.loss, output);
+  return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss, right }, options);
 }
 
 /** What was proved of a value holds by its name: a node of another form at another batch size would make that a guess. */

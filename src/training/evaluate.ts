@@ -8,7 +8,7 @@ import { onnxruntimeEngine } from '../runtime/node.ts';
 import type { Tensor } from '../tensor/tensor.ts';
 import { type Task, atBatchSize } from './compile.ts';
 import { feedsOf, fittedTo, logitsOf, taskFor } from './examples.ts';
-import { type LossName, labelsInput } from './loss.ts';
+import { type LossName, attachRight, classifies } from './loss.ts';
 import { prepareModel, recordedLoss } from './model.ts';
 import type { ShapeBindings } from './shapes.ts';
 
@@ -59,59 +59,38 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
   const data = fittedTo(task, dataset);
   const rows = Math.min(batchSize, data.size);
   const session = await engine.compile(evaluationGraph(task, rows), { threads });
-  const isRight = judges[task.loss];
+  const judged = classifies(task.loss);
   let loss = 0;
   let right = 0;
   try {
     for (let start = 0; start < data.size; start += rows) {
       const count = Math.min(rows, data.size - start);
       const indices = Uint32Array.from({ length: count }, (_, i) => start + i);
-      const { outputs, feeds } = await session.run(feedsOf(data, indices, rows));
-      const losses = valueOf(outputs, lossOutput).data as Float32Array;
-      for (let i = 0; i < count; i++) loss += losses[i] ?? NaN;
-      if (options.onLoss !== undefined) losses.subarray(0, count).forEach((each) => options.onLoss?.(each));
-      if (isRight === undefined) continue;
-      const logits = rowsOf(valueOf(outputs, logitsOutput), rows);
-      const labels = rowsOf(valueOf(feeds, labelsInput), rows);
-      for (let i = 0; i < count; i++) right += isRight(logits(i), labels(i)) ? 1 : 0;
+      const { outputs } = await session.run(feedsOf(data, indices, rows));
+      const losses = rowsOf(outputs, lossOutput, count);
+      for (const each of losses) loss += each;
+      if (options.onLoss !== undefined) losses.forEach((each) => options.onLoss?.(each));
+      if (judged) for (const each of rowsOf(outputs, rightOutput, count)) right += each;
     }
   } finally {
     await session.release();
   }
-  return { accuracy: isRight === undefined ? null : right / data.size, loss: loss / data.size, examples: data.size };
+  return { accuracy: judged ? right / data.size : null, loss: loss / data.size, examples: data.size };
 }
 
 const lossOutput = 'ghostgrad.loss';
-const logitsOutput = 'ghostgrad.logits';
+const rightOutput = 'ghostgrad.right';
 
-/** The forward graph with its losses, and the logits where they can be judged. */
+/** The forward graph with its losses, and which rows are classified right where that can be told. */
 function evaluationGraph(task: Task, rows: number) {
   const { graph, loss } = atBatchSize(task, rows);
-  const logits = judges[task.loss] === undefined ? [] : [[logitsOutput, logitsOf(task)] as const];
-  return graphBuilder(semantics, graph).build([[lossOutput, loss], ...logits], `evaluation of ${task.model.name}`);
+  const b = graphBuilder(semantics, graph);
+  const right = attachRight(b, task.loss, logitsOf(task));
+  return b.build([[lossOutput, loss], ...(right === undefined ? [] : [[rightOutput, right] as const])], `evaluation of ${task.model.name}`);
 }
 
-type Row = ArrayLike<number | bigint>;
-
-/** Whether logits say what labels say, for the losses that classify. */
-const judges: Readonly<Partial<Record<string, (logits: Row, labels: Row) => boolean>>> = {
-  'cross-entropy': (logits, labels) => {
-    let best = 0;
-    for (let i = 1; i < logits.length; i++) if (Number(logits[i]) > Number(logits[best])) best = i;
-    return best === Number(labels[0]);
-  },
-  'binary-cross-entropy': (logits, labels) =>
-    Array.from(logits).every((z, i) => Number(z) > 0 === Number(labels[i]) > 0.5),
-};
-
-function valueOf(values: Readonly<Record<string, Tensor>>, name: string): Tensor {
+function rowsOf(values: Readonly<Record<string, Tensor>>, name: string, count: number): Float32Array {
   const value = values[name];
   if (value === undefined) throw new Error(`the engine returned no "${name}"`);
-  return value;
-}
-
-/** Views of a tensor's rows. */
-function rowsOf({ data }: Tensor, rows: number): (row: number) => Row {
-  const width = data.length / rows;
-  return (row) => data.subarray(row * width, (row + 1) * width);
+  return (value.data as Float32Array).subarray(0, count);
 }

@@ -1,7 +1,7 @@
 import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
-import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel } from '../privacy/index.ts';
+import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel, withMeasures } from '../privacy/index.ts';
 import { checkAdditions } from '../privacy/lattice.ts';
 import { type Ledger, type LedgerLine, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
@@ -9,6 +9,7 @@ import { poissonSample } from '../random/poisson.ts';
 import type { Ratchet } from '../random/ratchet.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { batchSource } from './examples.ts';
+import { measuredIn } from './private-metrics.ts';
 import type { Parameters, StepProgram, StepResult } from './step.ts';
 
 /** The gradient of one logical step, and what was seen in computing it. */
@@ -16,6 +17,8 @@ export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' |
   readonly gradient: UsableGradient;
   /** What each clipping group was clipped to; none without privacy. */
   readonly thresholds: readonly number[];
+  /** Noised means of the plan's measures; null where it has none. */
+  readonly metrics?: Readonly<Record<string, number>> | null;
   /** Steps charged up to this one, it and repeated ones included; 0 without privacy. */
   readonly charged: number;
 }
@@ -94,6 +97,7 @@ export function privateGradients({
     }
     const counted = plan.adaptive === null ? undefined : seen.norms;
     const clipped = clippedSum(sums, groups, program.rho, counted, remainders);
+    if (plan.metrics !== null) withMeasures(clipped, measuredIn(plan.metrics, seen));
     const gradient = program.sharesSums
       ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
     return { ...seen, gradient, thresholds };
@@ -117,7 +121,7 @@ export function privateGradients({
     }
     charged += 1;
     groups = nextGroups(step.gradient, plan);
-    return { ...step, charged };
+    return { ...step, metrics: step.gradient.metrics, charged };
   };
 
   return {

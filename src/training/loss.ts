@@ -26,6 +26,8 @@ interface Loss {
   readonly labels: (output: TensorType) => TensorType | undefined;
   readonly expected: string;
   readonly emit: (b: GraphBuilder, output: Value, labels: Value) => Value;
+  /** 1 for each row that is classified right, else 0, [B] float32; for losses that classify. */
+  readonly right?: (b: GraphBuilder, output: Value, labels: Value) => Value;
 }
 
 const rowsOnly = (b: GraphBuilder, x: Value) => b.shape(x).map((_, axis) => axis).slice(1);
@@ -44,17 +46,25 @@ function crossEntropies(b: GraphBuilder, logits: Value, labels: Value): Value {
   return neg(b, reduceSum(b, where(b, isLabel, logProbabilities, b.scalar(0)), [places.length]));
 }
 
+const indicator = (b: GraphBuilder, condition: Value): Value => where(b, condition, b.scalar(1), b.scalar(0));
+
 const losses: { readonly [name: string]: Loss } = {
   'cross-entropy': {
     expected: 'logits of shape [batch, classes]',
     labels: ({ shape }) => (shape.length === 2 ? { dtype: 'int64', shape: [shape[0]!] } : undefined),
     emit: crossEntropies,
+    right: (b, logits, labels) =>
+      indicator(b, b.op('Equal', [b.op('ArgMax', [logits], { axis: int(1), keepdims: int(0) }), labels])),
   },
   'binary-cross-entropy': {
     expected: 'logits of shape [batch] or [batch, outputs]',
     labels: (output) => ({ dtype: 'float32', shape: output.shape }),
     // log(1 + e^z) − y·z, the mean over the outputs of a row.
     emit: (b, z, y) => reduceMean(b, sub(b, b.op('Softplus', [z]), mul(b, y, z)), rowsOnly(b, z)),
+    right: (b, z, y) => {
+      const isWrong = b.op('Xor', [b.op('Greater', [z, b.scalar(0)]), b.op('Greater', [y, b.scalar(0.5)])]);
+      return indicator(b, b.op('Less', [reduceSum(b, indicator(b, isWrong), rowsOnly(b, z)), b.scalar(0.5)]));
+    },
   },
   /** Over the tokens of an example, the sum of the cross entropies of each with what its predecessors predict. */
   'causal-lm': {
@@ -113,6 +123,17 @@ export function attachLoss(graph: TypedGraph, name: LossName, output?: string): 
   const value = loss.emit(b, chosen, b.input(labelsInput, labels));
   return { graph: b.build([[value, value]]), loss: value, labels };
 }
+
+/**
+ * Appends to `b`, which has the model with its loss, whether each row is classified right: [B] float32, 1 or 0.
+ * Undefined for losses that do not classify.
+ */
+export function attachRight(b: GraphBuilder, name: LossName, output: Value): Value | undefined {
+  return name.startsWith('output:') ? undefined : losses[name]?.right?.(b, output, labelsInput);
+}
+
+/** Whether {@link attachRight} can tell right from wrong. */
+export const classifies = (name: LossName): boolean => losses[name]?.right !== undefined;
 
 function ownLoss(graph: TypedGraph, output: string): WithLoss {
   const chosen = chooseOutput(graph, output);

@@ -16,6 +16,8 @@ export interface PublicMetrics {
    * thresholds are fixed, and without privacy.
    */
   readonly thresholds: Readonly<Record<string, number>> | null;
+  /** Noised means over the step's examples, by name (the recipe's `privacy.metrics`), which ε covers; null where it has none. */
+  readonly metrics?: Readonly<Record<string, number>> | null;
 }
 
 /** Numbers of a step that were computed from private data without noise. */
@@ -80,8 +82,8 @@ export function metricsLog(
   if (files.events.isEmpty) files.events.append(eventFileHeader(started));
   return {
     write: (metrics, uncovered) => {
-      const { step, epsilon, learningRate, thresholds } = metrics;
-      files.shown.append(line({ step, epsilon, learningRate, ...(thresholds !== null && { thresholds }) }));
+      const { step, epsilon, learningRate, thresholds, metrics: privatised = null } = metrics;
+      files.shown.append(line({ step, epsilon, learningRate, ...(thresholds !== null && { thresholds }), ...(privatised !== null && { metrics: privatised }) }));
       files.events.append(
         // All at the start of the run: the time that a step took tells of the number drawn.
         scalarsRecord(Math.floor(started), step, {
@@ -90,6 +92,7 @@ export function metricsLog(
           ...Object.fromEntries(
             Object.entries(thresholds ?? {}).map(([group, value]) => [`clipping/threshold/${group}`, value]),
           ),
+          ...Object.fromEntries(Object.entries(privatised ?? {}).map(([name, value]) => [`privatised/${name}`, value])),
         }),
       );
       files.uncovered.append(line({ step, ...uncovered }));

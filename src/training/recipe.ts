@@ -17,6 +17,7 @@ import { defaultNeighbors, samplings, supportedNeighbors, supportedSampling } fr
 import { showValue, unknownName } from '../suggest.ts';
 import { checkClipping, clippingSchema } from './clipping.ts';
 import { type LossName, isLoss, lossNames } from './loss.ts';
+import { measuresOf, metricsSchema } from './private-metrics.ts';
 
 /** A builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
 export type ModelReference = ModelSpec | `${string}.onnx` | { readonly path: string; readonly output?: string };
@@ -46,6 +47,7 @@ const privacySchema = z.strictObject({
   neighbors: z.enum(['add-remove', 'zero-out', 'replace-one']).optional(),
   noise: z.enum(['discrete', 'float']).default('discrete'),
   unit: z.enum(['example']).default('example'),
+  metrics: metricsSchema.optional(),
 });
 
 const trainingSchema = z.strictObject({
@@ -162,6 +164,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   if (typeof recipe.clipping.function !== 'string') parseClipFunction(recipe.clipping.function, `${file}: clipping.function`);
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
   if (recipe.privacy !== 'none') checkMode(recipe, file);
+  if (recipe.privacy !== 'none') measuresOf(recipe.privacy.metrics, recipe.loss);
   buildSchedule(schedule as ScheduleName, 100);
   return {
     ...recipe,

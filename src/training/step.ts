@@ -22,6 +22,8 @@ export interface StepSettings {
   readonly rowsPerUnit?: number | undefined;
   /** Slack of the clipping bound; default {@link defaultRho}. */
   readonly rho?: number | undefined;
+  /** Whether the step tells which units are classified right, for losses that classify. Default false. */
+  readonly right?: boolean | undefined;
   readonly threads?: number | undefined;
   readonly engine: Engine;
 }
@@ -43,6 +45,8 @@ export type Parameters = ReadonlyMap<string, FloatTensor>;
 export interface StepResult extends Totals {
   /** Not covered by ε: one loss for each unit drawn. */
   readonly losses: Float32Array;
+  /** Not covered by ε: 1 for each unit that is classified right, else 0; none where it was not asked for. */
+  readonly right?: Float32Array | undefined;
   /**
    * Not covered by ε: the norm of each unit's gradient in each group, [units, groups] (empty in `non-private` mode). Those
    * of a unit that was removed because something was not finite may be anything.
@@ -104,7 +108,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
   const sharesSums = trainableSize(analysis) >= largeSum;
   const lanes = lanesFor(analysis, threads);
 
-  const options: StepOptions = { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit };
+  const options: StepOptions = { mode: settings.mode, clipping: settings.clipping, rho, rowsPerUnit, right: settings.right };
   const { optimizeFor } = settings;
   const { step: full, plan, reason } = choosePlan(analysis, microBatch * rowsPerUnit, options, { optimizeFor, lanes });
   // Remainders are computed as full batches are.
@@ -125,6 +129,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       const queue = partsOf(batch, cut(batch.size, microBatch, small));
       const sums = accumulator(shapes, { shared: sharesSums });
       const losses = new Float32Array(batch.size);
+      const right = settings.right === true ? new Float32Array(batch.size) : undefined;
       const norms = new Float32Array(isPrivate ? batch.size * groups.length : 0);
       const added = Array.from({ length: queue.length }, signal);
 
@@ -144,6 +149,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
         const taken = new Set(sums.add(outputs));
         lane.spare.set(units, Object.fromEntries(Object.entries(outputs).filter(([name]) => !taken.has(name))));
         losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), from);
+        right?.set((outputs[stepNames.right]!.data as Float32Array).subarray(0, count), from);
         if (isPrivate) {
           const found = outputs[stepNames.norms]!.data as Float32Array;
           norms.set(found.subarray(0, count * groups.length), from * groups.length);
@@ -169,7 +175,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
       const [back] = await Promise.all([
         work(sessions[0]!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
       ]);
-      return { ...sums.result(), losses, norms, groups: groups.length, parameters: back };
+      return { ...sums.result(), losses, right, norms, groups: groups.length, parameters: back };
     },
     release: async () => {
       for (const lane of sessions) {

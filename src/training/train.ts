@@ -20,6 +20,7 @@ import { dataDigest, modelDigest } from './fingerprint.ts';
 import { type GradientSource, plainGradients, privateGradients } from './gradients.ts';
 import { type RunState, openJournal } from './journal.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
+import { measuresOf } from './private-metrics.ts';
 import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.ts';
 import { type MicroBatchChoice, fastestStep } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
@@ -174,6 +175,7 @@ async function prepared(
           groups: clippingGroups(partition, sizeOf, recipe.clipping),
           allocation: recipe.clipping.allocation,
           adaptive: adaptiveOf(recipe.clipping),
+          metrics: measuresOf(recipe.privacy.metrics, recipe.loss),
         });
 
   if (plan !== null) checkRows(plan.sampling, datasetSize, data.size);
@@ -185,6 +187,7 @@ async function prepared(
     threads,
     engine,
     clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma, groups: partition },
+    right: plan?.metrics?.measures.some(({ name }) => name === 'trainingAccuracy'),
   }, { batchSize, steps: plannedSteps });
   const optimizer = buildOptimizer(recipe.training.optimizer);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
@@ -236,7 +239,7 @@ async function prepared(
         warn(`the run ends after ${state.step} of ${plannedSteps} steps: the rest of the budget went to steps that were charged again`);
         return;
       }
-      const { gradient, losses, norms, thresholds, charged, ...step } = taken;
+      const { gradient, losses, norms, thresholds, charged, metrics: privatised = null, ...step } = taken;
       state = optimizer.update(step.parameters, gradient, state, learningRate);
       parameters = step.parameters;
       const metrics: PublicMetrics = {
@@ -244,6 +247,7 @@ async function prepared(
         learningRate,
         epsilon: plan?.spent(charged) ?? null,
         thresholds: plan === null || plan.adaptive === null ? null : byName(plan.groups, thresholds),
+        metrics: privatised,
       };
       const uncovered: UncoveredMetrics = {
         ...summaryOf(losses, norms, thresholds),
