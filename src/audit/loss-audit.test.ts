@@ -27,7 +27,7 @@ const engine = onnxruntimeEngine({ thread: 'caller' });
 
 describe('an audit by the losses of one run', () => {
   it('finds what a run with hardly any noise has by heart, and nothing in a run with much', async () => {
-    const leaky = await auditLosses({ recipe: recipe({ noiseMultiplier: 0.05, delta: 1e-5, sampling: 'full-batch' }), engine });
+    const leaky = await auditLosses({ recipe: recipe({ noiseMultiplier: 0.05, delta: 1e-5, sampling: 'full-batch', noise: 'float' }), engine });
     expect(leaky).toMatchObject({ canaries: 100, confidence: 0.999, alarms: [] });
     expect(leaky.epsilonLowerBound).toBeGreaterThan(0.5);
     const sound = await auditLosses({ recipe: recipe({ epsilon: 1, delta: 1e-5, sampling: 'full-batch' }), engine });

@@ -45,8 +45,8 @@ export async function replayed({ data, program, plan: unseeded, parameters }: Ne
       const shown = difference((side, name) => (side === 0 ? without : withRow).gradients.get(name)!, plan.normaliser);
       const summed = difference((side, name) => sums[side]!.sums.get(name)!, 1);
       const bound = norm * (1 + plan.rho);
-      // Releases are float32 numbers as large as the noise.
-      const rounding = 1e-4 * norm;
+      // Sums are rounded to the grid, and releases are float32 numbers as large as the noise.
+      const rounding = (1e-4 + plan.rounding) * norm;
       if (Math.hypot(...shown) > bound + rounding) say(`group ${k} differs by ${Math.hypot(...shown) / norm} thresholds`);
       if (Math.hypot(...shown.map((x, i) => x - summed[i]!)) > rounding) say(`group ${k} differs by something else than the row`);
     });
@@ -59,7 +59,8 @@ export async function replayed({ data, program, plan: unseeded, parameters }: Ne
       const counts = countsWithin(sums[0]!.norms, without.groups);
       without.fractions.forEach((fraction, k) => {
         if (Math.abs((fraction - 0.5) * plan.normaliser - counts[k]!) < 1e-9) say(`count ${k} has no noise`);
-        if (Math.abs(fraction - withRow.fractions![k]!) * plan.normaliser > 0.5 + 1e-9) say(`count ${k} differs by more than a half`);
+        // On a grid, by a point more.
+        if (Math.abs(fraction - withRow.fractions![k]!) * plan.normaliser > 0.5 * (1 + plan.rounding) + 1e-9) say(`count ${k} differs by more than a half`);
       });
     }
     // Thresholds that followed other counts are another state.
