@@ -11,7 +11,7 @@ import { stepNames } from '../dist/clipping/step-graph.js';
 import { accumulator } from '../dist/training/accumulate.js';
 
 const arrays = 16;
-const repeats = 3;
+const repeats = 5;
 const names = Array.from({ length: arrays }, (_, i) => `w${i}`);
 const mib = (bytes) => Math.round(bytes / 2 ** 20);
 
@@ -41,9 +41,9 @@ for (const size of process.argv.slice(2).map(Number)) {
     [`${noise} noise, one thread`, (totals) => privatise(sealed(totals, plan), plan, ratchet.advance())],
     [`${noise} noise, all cores`, (totals) => privatiseInParallel(sealed(totals, plan), plan, ratchet.advance(), threads)],
   ]));
-  for (const [name, noised] of Object.entries(ways)) {
-    let best;
-    for (let i = 0; i <= repeats; i++) {
+  const best = {};
+  for (let round = 0; round <= repeats; round++) {
+    for (const [name, noised] of Object.entries(ways)) {
       globalThis.gc?.();
       const marks = [performance.now()];
       const totals = add();
@@ -55,14 +55,15 @@ for (const size of process.argv.slice(2).map(Number)) {
       state = optimizer.update(parameters, gradient, state, 0.1);
       marks.push(performance.now());
       const ms = marks.slice(1).map((mark, k) => mark - marks[k]);
-      // The first round starts threads and warms up.
-      if (i > 0 && (best === undefined || ms.reduce((a, b) => a + b) < best.reduce((a, b) => a + b))) best = ms;
+      // The first round starts threads and warms up; of the others, each part's best.
+      if (round > 0) best[name] = ms.map((part, k) => Math.min(part, best[name]?.[k] ?? Infinity));
     }
-    const [added, noise, digest, updated] = best.map(Math.round);
+  }
+  for (const [way, parts] of Object.entries(best)) {
+    const [added, noise, digest, updated] = parts.map(Math.round);
     console.log(JSON.stringify({
-      numbers: total, way: name, add: added, noise, digest, update: updated, ms: added + noise + digest + updated,
-      drawsPerSecond: Number((total / best[1] / 1e3).toFixed(1)) * 1e6,
-      sumsMiB: mib(total * (4 + 4)),
+      numbers: total, way, add: added, noise, digest, update: updated, ms: added + noise + digest + updated,
+      drawsPerSecond: Math.round(total / parts[1] / 100) * 1e5, sumsMiB: mib(total * (4 + 4)),
     }));
   }
   await threads.close();
