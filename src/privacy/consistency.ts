@@ -1,9 +1,10 @@
 import { GhostgradError } from '../errors.ts';
 import { noiseDeviations } from './allocation.ts';
 import type { Certificate } from './certificate-schema.ts';
-import { type PrivacyEvent, gaussian, showEvent } from './events.ts';
+import { type PrivacyEvent, showEvent } from './events.ts';
 import { type NoiseSettings, accountedDelta, checkReserve, countLaw, gradientLaws, gridOf, measureLaw, noiseDistance, roundingOf } from './lattice.ts';
 import { measureDeviationOf } from './measures.ts';
+import { stepRelease } from './quantiles.ts';
 import { type Draw, type Neighbors, checkDraw, sampledEvent, supportedNeighbors } from './sampling.ts';
 import {
   assumptionsOf, exactSumsStart, guaranteeOf, isValid, mechanismOf, neighborsMeaningOf, notCoveredOf, sourceOf,
@@ -22,10 +23,17 @@ export interface Problem {
 export const unitsOf = (neighbors: Neighbors): number => (neighbors === 'replace-one' ? 2 : 1);
 
 /** What each step released, as a certificate's sampling and noise tell it. */
-export const stepEventOf = (certificate: Certificate): PrivacyEvent =>
-  sampledEvent(
-    certificate.sampling.name, drawOf(certificate), gaussian(certificate.noise.multiplier / unitsOf(certificate.neighbors)),
+export const stepEventOf = (certificate: Certificate): PrivacyEvent => {
+  const { sampling, noise, clipping: { groups, threshold }, neighbors, metrics } = certificate;
+  const shares = { fraction: budgetOf(threshold), measured: metrics?.budgetFraction ?? 0 };
+  return sampledEvent(
+    sampling.name, drawOf(certificate), stepRelease(noise.multiplier, shares, groups.length, unitsOf(neighbors)),
   );
+};
+
+/** The share of σ⁻² that counts spent. */
+const budgetOf = (threshold: Certificate['clipping']['threshold']): number =>
+  threshold === 'fixed' ? 0 : threshold.adaptive.budgetFraction;
 
 const drawOf = ({ sampling: { expectedBatchSize, datasetSize, maxBatchSize } }: Certificate): Draw =>
   ({ batchSize: expectedBatchSize, datasetSize, maxBatchSize });
@@ -48,7 +56,7 @@ export function contradictions(certificate: Certificate): Problem[] {
   const { sampling, clipping, noise, neighbors, metrics } = certificate;
   const { groups, threshold, rho } = clipping;
   const K = groups.length;
-  const budget = threshold === 'fixed' ? 0 : threshold.adaptive.budgetFraction;
+  const budget = budgetOf(threshold);
   const scale = noiseSettingsOf(certificate);
   const first = noiseDeviations(groups, scale);
   const final = noiseDeviations(groups.map((group) => ({ ...group, norm: group.finalNorm })), scale);

@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { type Accountant, epsilonOf } from './accountant.ts';
 import { type Allocation, noiseDeviations } from './allocation.ts';
 import { calibrate } from './calibrate.ts';
-import { gaussian, poissonSampled } from './events.ts';
+import { type EventOf, gaussian, gaussianWithCounts, poissonSampled, showEvent } from './events.ts';
+import { gaussianMu } from './exact-gaussian.ts';
 import { flatGroup, groupsOf } from './groups.ts';
 import type { Noise } from './lattice.ts';
 import { type PrivacyPlanOptions, eventOf, privacyPlan } from './plan.ts';
@@ -138,8 +139,10 @@ describe('privacy plan', () => {
     const adaptive = { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.19, rescaleTo: null };
     for (const neighbors of ['add-remove', 'zero-out'] as const) {
       const plan = privacyPlan({ ...base, groups, neighbors, allocation: 'weighted', adaptive });
-      expect(plan.event).toEqual(privacyPlan(base).event);
-      expect(plan.epsilon).toBe(privacyPlan(base).epsilon);
+      // Told as it is, for other tools to recompute; together σ⁻² = σ_g⁻² + K/(4σ_b²) is that of gradients alone.
+      const counts = gaussianWithCounts(1.1 / 0.9, 2, 0.55 * Math.sqrt(2 / 0.19));
+      expect(showEvent(plan.event)).toBe(showEvent(poissonSampled(512 / 60_000, counts)));
+      expect(plan.epsilon / privacyPlan(base).epsilon).toBeCloseTo(1, 9);
       expect(plan.noiseMultiplier).toBe(1.1);
       expect(plan.gradientMultiplier).toBeCloseTo(1.1 / 0.9, 14);
       expect(plan.adaptive?.countDeviation).toBeCloseTo(0.55 * Math.sqrt(2 / 0.19), 14);
@@ -148,7 +151,9 @@ describe('privacy plan', () => {
     // Replaced, a unit moves gradients and counts twice as far: the same noise, half of σ in the event.
     const full = { ...base, groups, adaptive, sampling: 'full-batch', batchSize: 60_000, steps: 10 } as const;
     const [once, replaced] = [privacyPlan(full), privacyPlan({ ...full, neighbors: 'replace-one' })];
-    expect(replaced.event).toEqual(poissonSampled(1, gaussian(0.55)));
+    const inner = (replaced.event as EventOf<'poisson-sampled'>).event as EventOf<'gaussian-with-counts'>;
+    expect(inner).toEqual(gaussianWithCounts(replaced.gradientMultiplier / 2, 2, replaced.adaptive!.countDeviation / 2));
+    expect(gaussianMu(inner)).toBeCloseTo(1 / 0.55, 12);
     expect(replaced.gradientMultiplier).toBe(once.gradientMultiplier);
     expect(replaced.adaptive).toEqual(once.adaptive);
   });

@@ -9,7 +9,7 @@ import { type PrivacyEvent, gaussian, selfComposed } from './events.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
 import { type Noise, accountedDelta, checkReserve, countLaw, gradientLaws, measureLaw, noiseDistance, noises, roundingOf } from './lattice.ts';
 import { type MeasuresPlan, checkMeasures, measureDeviationOf } from './measures.ts';
-import { type AdaptiveThresholds, checkAdaptive, splitBudget } from './quantiles.ts';
+import { type AdaptiveThresholds, checkAdaptive, splitBudget, stepRelease } from './quantiles.ts';
 import {
   type Draw, type Neighbors, type Sampling, checkDraw, checkTruncation, defaultNeighbors, drawn, leastMaxBatchSize, sampledEvent, supportedNeighbors,
   supportedSampling,
@@ -162,7 +162,9 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const units = neighbors === 'replace-one' ? 2 : 1;
   const draw = truncatedWhere(sampling === 'truncated-poisson', untruncated, { ...options, units, delta: accounted });
   checkTruncation(draw, { steps, delta: accounted });
-  const stepAt = (sigma: number): PrivacyEvent => sampledEvent(sampling, draw, gaussian(sigma / units));
+  const [fraction, measured] = [adaptive?.budgetFraction ?? 0, metrics?.budgetFraction ?? 0];
+  const stepAt = (sigma: number): PrivacyEvent =>
+    sampledEvent(sampling, draw, stepRelease(sigma, { fraction, measured }, groups.length, units));
   const noiseMultiplier = noiseMultiplierOf({ ...options, delta: accounted }, stepAt);
   const event = stepAt(noiseMultiplier);
   const prepared = prepareAccountant(event, accountant);
@@ -172,10 +174,10 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   checkReserve(distance, epsilon, delta);
   const seeded = seed !== undefined;
   const rounding = roundingOf(noise);
-  const split = splitBudget(noiseMultiplier, adaptive?.budgetFraction ?? 0, groups.length, metrics?.budgetFraction ?? 0);
+  const split = splitBudget(noiseMultiplier, fraction, groups.length, measured);
   const { gradientMultiplier } = split;
   const thresholds = adaptive === undefined ? null : Object.freeze({ ...adaptive, countDeviation: split.countDeviation });
-  const measured = metrics === undefined ? null : Object.freeze({ ...metrics, deviation: measureDeviationOf(noiseMultiplier, metrics) });
+  const measures = metrics === undefined ? null : Object.freeze({ ...metrics, deviation: measureDeviationOf(noiseMultiplier, metrics) });
 
   const plan: Omit<PrivacyPlan, typeof planBrand> = {
     datasetSize,
@@ -197,7 +199,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     allocation,
     gradientMultiplier,
     adaptive: thresholds,
-    metrics: measured,
+    metrics: measures,
     rho,
     rounding,
     clippingNorm,

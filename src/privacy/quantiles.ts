@@ -1,5 +1,6 @@
 import { GhostgradError } from '../errors.ts';
 import { outOfRange } from './check.ts';
+import { type PrivacyEvent, gaussian, gaussianWithCounts } from './events.ts';
 import type { Groups } from './groups.ts';
 
 /**
@@ -55,6 +56,19 @@ export const splitBudget = (
   gradientMultiplier: sigma / Math.sqrt(1 - fraction - other),
   countDeviation: (sigma / 2) * Math.sqrt(groups / fraction),
 });
+
+/**
+ * What a step of noise multiplier `sigma` releases of one draw: gradients, and the counts of `groups` groups beside them where
+ * thresholds adapt. With measures too it is told as the one Gaussian mechanism that all of it is. `units` is how far one
+ * neighbour moves everything, in units of what one record may: 2 where one is replaced.
+ */
+export function stepRelease(
+  sigma: number, { fraction, measured }: { readonly fraction: number; readonly measured: number }, groups: number, units: number,
+): PrivacyEvent {
+  if (fraction === 0 || measured > 0) return gaussian(sigma / units);
+  const { gradientMultiplier, countDeviation } = splitBudget(sigma, fraction, groups);
+  return gaussianWithCounts(gradientMultiplier / units, groups, countDeviation / units);
+}
 
 /**
  * For each group Σ over the units of ½ where the unit's norm is within the group's estimate, else −½. Shifted so,
