@@ -14,6 +14,7 @@ export {
 } from './training/train.ts';
 export type { TrainingInput } from './training/materials.ts';
 export { type EvaluateOptions, type Evaluation, evaluate } from './training/evaluate.ts';
+export { type PrivateEvaluateOptions, type PrivateEvaluation, evaluatePrivately } from './training/private-evaluation.ts';
 export { type ExplainOptions, type Explanation, type ExplainedLayer, explain } from './training/explain.ts';
 export { type CheckResult, check } from './training/check.ts';
 export { verify } from './training/verify.ts';

@@ -26,6 +26,8 @@ export interface EvaluateOptions {
   readonly engine?: Engine | undefined;
   /** Is told the loss of every example, in their order. */
   readonly onLoss?: ((loss: number) => void) | undefined;
+  /** Called with 1 for each example that is classified right, else 0, in order; never where the loss does not classify. */
+  readonly onRight?: ((right: number) => void) | undefined;
 }
 
 export interface Evaluation {
@@ -70,7 +72,12 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
       const losses = rowsOf(outputs, lossOutput, count);
       for (const each of losses) loss += each;
       if (options.onLoss !== undefined) losses.forEach((each) => options.onLoss?.(each));
-      if (judged) for (const each of rowsOf(outputs, rightOutput, count)) right += each;
+      if (judged) {
+        for (const each of rowsOf(outputs, rightOutput, count)) {
+          right += each;
+          options.onRight?.(each);
+        }
+      }
     }
   } finally {
     await session.release();

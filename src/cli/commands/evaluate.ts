@@ -1,6 +1,8 @@
+import { GhostgradError } from '../../errors.ts';
 import { type DataSpec, loadData } from '../../data/index.ts';
 import { onnxruntimeEngine } from '../../runtime/node.ts';
 import { evaluate as evaluated } from '../../training/evaluate.ts';
+import { evaluatePrivately } from '../../training/private-evaluation.ts';
 import { asLoss } from '../../training/loss.ts';
 import { openModel } from '../../training/model.ts';
 import { parseSpec } from '../../training/recipe-file.ts';
@@ -8,7 +10,7 @@ import { parseShapes } from '../../training/shapes.ts';
 import { define } from '../command.ts';
 import { shapeOption } from '../shapes.ts';
 import { facts, percent, show } from '../text.ts';
-import { positiveInteger } from '../values.ts';
+import { number, positiveInteger } from '../values.ts';
 
 interface Options {
   readonly data: string;
@@ -17,6 +19,9 @@ interface Options {
   readonly shape?: readonly string[];
   readonly batchSize?: number;
   readonly threads?: number;
+  readonly epsilon?: number;
+  readonly delta?: number;
+  readonly lossBound?: number;
 }
 
 export const evaluate = define<Options>({
@@ -33,16 +38,36 @@ export const evaluate = define<Options>({
       .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
       .option(...shapeOption)
       .option('--batch-size <rows>', 'rows computed at once', positiveInteger)
-      .option('--threads <n>', 'threads (default: one for each core)', positiveInteger),
-  run: async ([path = ''], { data, loss, shape = [], ...options }) => {
+      .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
+      .option('--epsilon <epsilon>', 'the data is private: tell its accuracy with noise, within this ε for each record', number)
+      .option('--delta <delta>', 'its δ', number)
+      .option('--loss-bound <bound>', 'also tell the loss, each cut to this', number),
+  run: async ([path = ''], { data, loss, shape = [], epsilon, delta, lossBound, ...options }) => {
+    const target = targetOf(epsilon, delta, lossBound);
     const model = openModel(path);
     const dataset = await loadData(parseSpec(data, '--data') as DataSpec);
-    const result = await evaluated(model, dataset, {
+    const settings = {
       ...options,
       engine: onnxruntimeEngine({ thread: 'caller' }),
       shapes: parseShapes(shape),
       ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
-    });
+    };
+    if (target !== null) {
+      const found = await evaluatePrivately(model, dataset, { ...settings, ...target, lossBound });
+      const { deviations } = found;
+      const plusMinus = (value: number | null, noise: number | null, text: (x: number) => string): string | undefined =>
+        value === null || noise === null ? undefined : `${text(value)} ± ${text(noise)}`;
+      return {
+        json: found,
+        text: facts({
+          accuracy: plusMinus(found.accuracy, deviations.accuracy, percent),
+          loss: plusMinus(found.loss, deviations.loss, show),
+          examples: found.examples,
+          privacy: `(${show(found.epsilon)}, ${found.delta})-differential privacy for each of them`,
+        }),
+      };
+    }
+    const result = await evaluated(model, dataset, settings);
     return {
       json: result,
       text: facts({
@@ -53,3 +78,15 @@ export const evaluate = define<Options>({
     };
   },
 });
+
+/** The (ε, δ) of a private evaluation; null where the data is public. */
+function targetOf(
+  epsilon: number | undefined, delta: number | undefined, lossBound: number | undefined,
+): { readonly epsilon: number; readonly delta: number } | null {
+  if (epsilon !== undefined && delta !== undefined) return { epsilon, delta };
+  if (epsilon === undefined && delta === undefined && lossBound === undefined) return null;
+  throw new GhostgradError({
+    what: 'evaluation on private data needs its ε and δ', where: epsilon === undefined ? '--epsilon' : '--delta', expected: '--epsilon and --delta, or neither of them and no --loss-bound',
+    fix: 'e.g. --epsilon 1 --delta 1e-5',
+  });
+}

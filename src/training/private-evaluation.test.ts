@@ -1,0 +1,29 @@
+import { describe, expect, it } from 'vitest';
+import { blobModel, blobs } from '../../test/support/blobs.ts';
+import { buildModel } from '../models/index.ts';
+import { evaluate } from './evaluate.ts';
+import { evaluatePrivately } from './private-evaluation.ts';
+
+const model = buildModel(blobModel, { seed: 1 });
+
+describe('private evaluation', () => {
+  it('tells accuracy and loss give or take its noise, and what that cost', async () => {
+    const truth = await evaluate(model, blobs());
+    const found = await evaluatePrivately(model, blobs(), { epsilon: 4, delta: 1e-5, lossBound: 4 });
+    expect(found).toMatchObject({ examples: 200, delta: 1e-5, event: { kind: 'gaussian' } });
+    expect(found.epsilon).toBeLessThanOrEqual(4);
+    expect(found.accuracy).not.toBe(truth.accuracy);
+    expect(Math.abs(found.accuracy! - truth.accuracy!)).toBeLessThan(6 * found.deviations.accuracy!);
+    expect(Math.abs(found.loss! - truth.loss)).toBeLessThan(6 * found.deviations.loss!);
+    expect(found.deviations.accuracy!).toBeLessThan(0.01);
+    const again = await evaluatePrivately(model, blobs(), { epsilon: 4, delta: 1e-5 });
+    expect(again.loss).toBeNull();
+    expect(again.accuracy).not.toBe(found.accuracy);
+  });
+
+  it('refuses a bound that is none, and has nothing to say without one where nothing is right or wrong', async () => {
+    const target = { epsilon: 4, delta: 1e-5 };
+    await expect(evaluatePrivately(model, blobs(), { ...target, lossBound: 0 })).rejects.toThrow('bound of the loss');
+    await expect(evaluatePrivately(model, blobs(), { ...target, epsilon: 0 })).rejects.toThrow('epsilon is out of range');
+  });
+});
