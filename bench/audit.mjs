@@ -1,16 +1,17 @@
 // The audit's own acceptance, ten seeds each: no alarm and a good part of ε where all is right, an alarm for each planted bug.
-//   node --import ./test/support/typescript-loader.mjs bench/audit.mjs [--only sound|bugs] [--seeds 10]
+//   node --import ./test/support/typescript-loader.mjs bench/audit.mjs [--only sound|bugs] [--seeds 10] [--noise discrete]
 import { parseArgs } from 'node:util';
 import { auditGradients } from '../src/audit/gradient-audit.ts';
 import { flatGroup, groupsOf, privacyPlan } from '../src/privacy/index.ts';
 import { onnxruntimeEngine } from '../src/runtime/node.ts';
 import { plantedBugs } from '../test/support/planted-bugs.ts';
 
-const { values } = parseArgs({ options: { only: { type: 'string' }, seeds: { type: 'string', default: '10' } } });
+const { values } = parseArgs({ options: { only: { type: 'string' }, seeds: { type: 'string', default: '10' }, noise: { type: 'string', default: 'discrete' } } });
+const { noise } = values;
 const seeds = Array.from({ length: Number(values.seeds) }, (_, i) => 100 + i);
 const engine = onnxruntimeEngine({ thread: 'caller' });
 const clipping = { function: 'abadi', gamma: 0.01 };
-const common = { delta: 1e-5, groups: flatGroup(['w'], 0.1, 26010) };
+const common = { noise, delta: 1e-5, groups: flatGroup(['w'], 0.1, 26010) };
 /** examples/mnist.yaml: 18 epochs of 60,000 examples in batches of 512. */
 const mnist = { ...common, datasetSize: 60_000, batchSize: 512, steps: 2109 };
 const fullBatch = { ...common, datasetSize: 60_000, batchSize: 60_000, sampling: 'full-batch', steps: 1 };
@@ -52,7 +53,7 @@ if (values.only !== 'sound') {
     { name: 'first', norm: 1, parameters: ['a'], size: 10 },
     { name: 'second', norm: 0.25, parameters: ['b'], size: 20 },
   ]);
-  const plan = (options) => privacyPlan({ datasetSize: 1000, batchSize: 100, steps: 40, epsilon: 4, delta: 1e-5, groups, ...options });
+  const plan = (options) => privacyPlan({ noise, datasetSize: 1000, batchSize: 100, steps: 40, epsilon: 4, delta: 1e-5, groups, ...options });
   const adaptive = { quantile: 0.6, learningRate: 0.2, budgetFraction: 0.05, rescaleTo: null };
   row('planted bug', 'alarms', 'of these by the lower bound', 'first alarm');
   row('---', '---', '---', '---');
