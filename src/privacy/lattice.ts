@@ -99,8 +99,9 @@ export const accountedDelta = (noise: Noise, delta: number): number =>
   noise === 'float' ? delta : delta * (1 - reserve);
 
 /**
- * At least the statistical distance between all noise that `steps` steps draw for `groups`, their counts and `measures` more numbers, and what some rounding without
- * regard to the data makes of the continuous Gaussian noise that is accounted for; 0 for float noise, of which none is known.
+ * At least the statistical distance between all noise that `steps` steps draw for `groups`, their counts and `measures` more
+ * numbers, and what some rounding without regard to the data makes of the continuous Gaussian noise that is accounted for; 0
+ * for float noise, of which none is known.
  */
 export const noiseDistance = (noise: Noise, groups: Groups, steps: number, measures = 0): number =>
   noise === 'float' ? 0 : steps * groups.reduce((sum, { size }) => sum + size + 1, measures) * statisticalDistance(mostLevels);

@@ -113,6 +113,17 @@ describe('privatise', () => {
     expect(new Set(all).size).toBe(4);
   });
 
+  it.each(['float', 'discrete'] as const)('has no %s noise that tells of that of another parameter or step', (noise) => {
+    const n = 50_000;
+    const plan = planOf({ noise, groups: flat(2 * n) });
+    const ratchet = plan.startRatchet();
+    const [first, second] = [0, 1].map(() => privatise(zeros(plan), plan, ratchet.advance()));
+    const all = [first!, second!].flatMap((step) => ['w', 'b'].map((name) => values(step, name)));
+    const product = (x: Float32Array, y: Float32Array): number => x.reduce((sum, z, i) => sum + z * y[i]!, 0);
+    all.forEach((x, i) => all.slice(i + 1).forEach((y) =>
+      expect(Math.abs(product(x, y) / Math.sqrt(product(x, x) * product(y, y))) * Math.sqrt(n)).toBeLessThan(4.5)));
+  });
+
   it('repeats its noise only for the same key, as resuming a charged step needs', () => {
     const plan = planOf({ seed: undefined });
     const ratchet = plan.startRatchet();

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { testRandom } from '../../test/support/random-network.ts';
 import { stepNames } from '../clipping/step-graph.ts';
 import { float32 } from '../tensor/tensor.ts';
-import { accumulator } from './accumulate.ts';
+import { accumulator, additionRounding } from './accumulate.ts';
 
 const name = stepNames.sum('w');
 function added(parts: readonly Float32Array[], length: number, shared = false): Float32Array {
@@ -31,6 +31,29 @@ describe('accumulator', () => {
     const found = added(parts, length);
     found.forEach((x, i) => expect(Math.abs(x - exact[i]!)).toBeLessThanOrEqual(2 ** -24 * Math.abs(exact[i]!) + bounds[i]!));
     expect(naive.some((x, i) => Math.abs(x - exact[i]!) > 4 * (2 ** -24 * Math.abs(exact[i]!) + bounds[i]!))).toBe(true);
+  });
+
+  it('keeps what rounding left over, to 2^-47.8 of the total for each addition', () => {
+    const sums = accumulator(new Map([['w', [length]]]), { shared: false });
+    const exact = new Float64Array(length);
+    const bounds = new Float64Array(length);
+    for (const part of parts) {
+      sums.add({ [name]: float32(part.slice()) });
+      part.forEach((x, i) => {
+        exact[i]! += x;
+        // Of the total, and of what the float64 that it is compared with was rounded by itself.
+        bounds[i]! += (additionRounding + 2 ** -53) * Math.abs(exact[i]!);
+      });
+    }
+    const { sums: totals, remainders, parts: added } = sums.result();
+    expect(added).toBe(parts.length);
+    const [total, remainder] = [totals.get('w')!, remainders.get('w')!];
+    total.forEach((x, i) => expect(Math.abs(x + remainder[i]! - exact[i]!)).toBeLessThanOrEqual(bounds[i]!));
+    expect(remainder.filter((x) => x !== 0).length).toBeGreaterThan(length / 2);
+    // One micro-batch leaves nothing over, and needs no room for it.
+    const one = accumulator(new Map([['w', [3]]]), { shared: false });
+    one.add({ [name]: float32(new Float32Array(3)) });
+    expect(one.result().remainders.size).toBe(0);
   });
 
   it('comes to the same in shared memory', () => {

@@ -54,6 +54,13 @@ describe('privateGradients', () => {
     await source.close();
   });
 
+  it('refuses batches whose additions the noise does not cover, before anything is drawn', () => {
+    const large = { datasetSize: 2e6, batchSize: 1e6, steps: 3, noiseMultiplier: 1, delta: 1e-8, groups: plan.groups };
+    expect(() => privateGradients({ plan: privacyPlan(large), program, data: blobs() })).toThrow('larger micro-batches');
+    for (const [noise, microBatch] of [['float', 8], ['discrete', 4096]] as const)
+      expect(() => privateGradients({ plan: privacyPlan({ ...large, noise }), program: { ...program, microBatch }, data: blobs() })).not.toThrow();
+  });
+
   it('charges nothing and hands out nothing when the noise cannot be added', async () => {
     const charged: number[] = [];
     const ledger: Ledger = {
