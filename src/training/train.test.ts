@@ -94,7 +94,7 @@ describe('a run', () => {
     const model = openModel(join(output, 'model.onnx'));
     expect(model.metadata['ghostgrad.privacy']).toBe(certificate.guarantee);
     expect(await evaluate(model, blobs(100))).toEqual(result.test);
-    expect(readdirSync(join(output, 'checkpoint'))).toEqual(['step-40-40.safetensors']);
+    expect(readdirSync(join(output, 'checkpoint'))).toEqual(['certificate.json', 'step-40-40.safetensors']);
     const saved = decodeSafetensors(readFileSync(join(output, 'checkpoint', 'step-40-40.safetensors'))).tensors;
     for (const [name, value] of saved) {
       const [, parameter] = /^parameters\/(.*)/.exec(name) ?? [];
