@@ -25,14 +25,23 @@ export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' |
 
 /** Draws a batch, computes the step and returns what an optimizer may follow, again and again. */
 export interface GradientSource {
-  /** Null when the budget is spent. */
-  next(parameters: Parameters): Promise<GradientStep | null>;
-  /** Makes the next step. */
-  readonly keys: Ratchet;
+  /** Rejects with {@link BudgetSpent} when no further step may be charged. */
+  next(parameters: Parameters): Promise<GradientStep>;
   /** With the thresholds of the next step; none without privacy. */
   readonly groups: Groups;
   /** Erases the key that further steps would come from. */
   close(): Promise<void>;
+}
+
+/** A source whose run can be interrupted. */
+export interface ResumableSource extends GradientSource {
+  /** What makes the next step. */
+  readonly keys: Ratchet;
+}
+
+/** As many steps were charged as were planned, repeated ones included: one more would exceed ε. */
+export class BudgetSpent extends Error {
+  override readonly name = 'BudgetSpent';
 }
 
 /** Steps that were charged before the run was interrupted, and are computed again by a resumed one. */
@@ -77,7 +86,7 @@ export function privateGradients({
   readonly replay?: Replay | undefined;
   /** Add the noise of large sums, while the engine rests; by default one for each core. */
   readonly threads?: NoiseThreads | undefined;
-}): GradientSource {
+}): ResumableSource {
   requireClips(program, plan);
   // A draw is never twice as large as expected where that would matter.
   if (plan.noise === 'discrete') checkAdditions(2 * plan.batchSize, 2 * Math.ceil(plan.batchSize / program.microBatch));
@@ -103,9 +112,9 @@ export function privateGradients({
     return { ...seen, gradient, thresholds };
   }
 
-  const next = async (current: Parameters): Promise<GradientStep | null> => {
+  const next = async (current: Parameters): Promise<GradientStep> => {
     const [expected, ...rest] = awaited;
-    if (expected === undefined && charged >= plan.steps) return null;
+    if (expected === undefined && charged >= plan.steps) throw new BudgetSpent('the budget is spent');
     const step = await noised(current);
     if (expected === undefined) {
       await ledger?.charge(step.gradient.step, plan.event, digestOf(step.gradient));
@@ -162,7 +171,7 @@ export function plainGradients({
   readonly keys: Ratchet;
   readonly program: StepProgram;
   readonly data: Dataset;
-}): GradientSource {
+}): ResumableSource {
   return {
     groups: [],
     keys,

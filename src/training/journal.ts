@@ -3,7 +3,8 @@ import { existsSync } from 'node:fs';
 import { GhostgradError } from '../errors.ts';
 import { type Files, nodeFiles } from '../files.ts';
 import type { OptimizerState, Parameters } from '../optimizers/index.ts';
-import type { Groups, PrivacyPlan } from '../privacy/index.ts';
+import { requireRoom, reserve } from '../privacy/budget.ts';
+import { type Groups, type PrivacyPlan, eventOf } from '../privacy/index.ts';
 import { type Ledger, type LedgerLine, createLedger, openLedger } from '../privacy/ledger.ts';
 import { type Ratchet, ratchet } from '../random/ratchet.ts';
 import type { RunSettings, Saved } from './checkpoint.ts';
@@ -63,10 +64,18 @@ export async function openJournal({ folder, recipe, plan, settings, data, begin,
 }): Promise<Journal> {
   const { saved } = folder;
   const { step } = begin.state;
-  folder.begin(recipe);
   const notes = folder.notes();
-  if (notes === null) folder.saveNotes({ id: randomBytes(16).toString('hex'), data });
+  const id = notes?.id ?? randomBytes(16).toString('hex');
+  const budget = recipe.privacy === 'none' ? undefined : recipe.privacy.budget;
+  // Steps that are charged again take the place of planned ones: no run ever needs more than its plan.
+  const reservation = plan && { id, name: folder.path, event: eventOf(plan, plan.steps), neighbors: plan.neighbors };
+  // First of all without a trace; then, when the run has a name that it will have again, for good.
+  if (budget !== undefined && reservation !== null) requireRoom(budget, reservation);
+  folder.begin(recipe);
+  if (notes === null) folder.saveNotes({ id, data });
   else if (notes.data !== data) warn('the data changed since the run began: steps that were charged will not come out the same');
+
+  if (budget !== undefined && reservation !== null) await reserve(budget, reservation, files);
 
   const ledger = plan === null ? undefined : await ledgerOf(folder, saved, files);
   const metrics = folder.openMetrics(step);

@@ -48,6 +48,8 @@ const privacySchema = z.strictObject({
   noise: z.enum(['discrete', 'float']).default('discrete'),
   unit: z.enum(['example']).default('example'),
   metrics: metricsSchema.optional(),
+  // A file with the ε and δ that all runs on the same data may spend together.
+  budget: text.optional(),
 });
 
 const trainingSchema = z.strictObject({
@@ -165,6 +167,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
   if (recipe.privacy !== 'none') checkMode(recipe, file);
   if (recipe.privacy !== 'none') measuresOf(recipe.privacy.metrics, recipe.loss);
+  checkBudget(recipe, file);
   buildSchedule(schedule as ScheduleName, 100);
   return {
     ...recipe,
@@ -216,6 +219,15 @@ function checkLength({ training, privacy }: z.output<typeof recipeSchema>, file:
       fix: fixOf('training.batchSize'),
     });
   }
+}
+
+/** A seeded run is no private release: a budget could not cover it. */
+function checkBudget({ privacy, training: { seed } }: Recipe, file: string): void {
+  if (privacy === 'none' || privacy.budget === undefined || seed === undefined) return;
+  throw new GhostgradError({
+    what: 'a seeded run has no guarantee, and cannot be within a budget', where: `${file}: training.seed`, found: showValue(seed),
+    expected: 'no seed', fix: 'remove the seed, or privacy.budget',
+  });
 }
 
 /** Sums that are formed layer by layer cannot wait for a norm over several layers. */

@@ -37,7 +37,8 @@ export interface RunFolder {
   notes(): RunNotes | null;
   saveNotes(notes: RunNotes): void;
   saveModel(model: Graph): void;
-  saveCertificate(certificate: Certificate): void;
+  /** @param sign makes `privacy.json.sig`, the signature of the very bytes of `privacy.json` */
+  saveCertificate(certificate: Certificate, sign?: (bytes: Uint8Array) => Uint8Array): void;
   /** Keeps the certificate of the run before its first step, from which a report tells what an unfinished run has spent. */
   saveStart(certificate: Certificate): void;
   saveCheckpoint(checkpoint: Checkpoint, keys: Ratchet): void;
@@ -179,7 +180,14 @@ function runFolder({ path, lock, saved, made, files }: {
     notes: () => existsSync(notesPath) ? (JSON.parse(readFileSync(notesPath, 'utf8')) as RunNotes) : null,
     saveNotes: (notes) => write('private/run.json', `${JSON.stringify(notes)}\n`, 0o600),
     saveModel: (model) => writeModel(join(path, 'model.onnx'), model, { files }),
-    saveCertificate: (certificate) => write('privacy.json', `${JSON.stringify(certificate, null, 2)}\n`),
+    saveCertificate: (certificate, sign) => {
+      const text = `${JSON.stringify(certificate, null, 2)}\n`;
+      write('privacy.json', text);
+      const signature = join(path, 'privacy.json.sig');
+      // That of an earlier certificate would be taken for a forgery.
+      if (sign === undefined) files.remove(signature);
+      else writeFileAtomically(signature, [sign(Buffer.from(text))], undefined, files);
+    },
     saveStart: (certificate) => write(startCertificate, `${JSON.stringify(certificate, null, 2)}\n`),
     saveCheckpoint: (state, keys) => saveCheckpoint(checkpoint, state, keys, files),
     eraseKey: () => eraseKey(checkpoint, files),

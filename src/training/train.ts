@@ -7,6 +7,7 @@ import type { Files } from '../files.ts';
 import type { Graph } from '../graph/ir.ts';
 import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
 import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, hasFixedSize, privacyPlan } from '../privacy/index.ts';
+import { signer } from '../privacy/signature.ts';
 import { ratchet } from '../random/ratchet.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
@@ -17,7 +18,7 @@ import { type Analysis, analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
 import { dataDigest, modelDigest } from './fingerprint.ts';
-import { type GradientSource, plainGradients, privateGradients } from './gradients.ts';
+import { BudgetSpent, type ResumableSource, plainGradients, privateGradients } from './gradients.ts';
 import { type RunState, openJournal } from './journal.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
 import { measuresOf } from './private-metrics.ts';
@@ -43,6 +44,8 @@ export interface PrepareOptions {
   readonly resume?: boolean | undefined;
   /** Hears of what one should know and what does not stop the run. */
   readonly onWarning?: ((text: string) => void) | undefined;
+  /** An Ed25519 private key in PEM, to sign the certificate with into `privacy.json.sig`. */
+  readonly signWith?: string | undefined;
   /** Makes the changes to files; default: the file system. */
   readonly files?: Files | undefined;
 }
@@ -135,11 +138,12 @@ function folderOf(recipe: Recipe, { resume = false, files }: PrepareOptions): Ru
 
 async function prepared(
   input: TrainingInput, recipe: Recipe, folder: RunFolder | undefined,
-  { file, engine = onnxruntimeEngine(), onWarning: warn = () => undefined, files }: PrepareOptions,
+  { file, engine = onnxruntimeEngine(), onWarning: warn = () => undefined, signWith, files }: PrepareOptions,
 ): Promise<Run> {
   const started = performance.now();
   const saved = folder?.saved ?? null;
   if (saved !== null) requireSameRecipe(saved.settings.recipe, recipe, file ?? 'recipe');
+  const sign = signWith === undefined ? undefined : signer(signWith);
   const { seed } = recipe.training;
   const initial = saved?.settings.initial ?? seed ?? randomBytes(16).toString('hex');
   const threads = recipe.performance.threads === 'auto' ? sameThreads(saved?.settings.threads) : recipe.performance.threads;
@@ -208,7 +212,7 @@ async function prepared(
   });
   const ledger = journal?.ledger;
   const now = (): RunState => ({ parameters, state, groups: gradients.groups });
-  const gradients: GradientSource =
+  const gradients: ResumableSource =
     plan === null
       ? plainGradients({ program, data, batchSize, sampleRate: batchSize / datasetSize, keys: journal?.keys ?? ratchet(seed) })
       : privateGradients({
@@ -233,7 +237,10 @@ async function prepared(
     while (open && state.step < plannedSteps && signal?.aborted !== true) {
       const begun = performance.now();
       const learningRate = optimizer.learningRate * schedule(state.step);
-      const taken = await gradients.next(parameters);
+      const taken = await gradients.next(parameters).catch((error: unknown) => {
+        if (error instanceof BudgetSpent) return null;
+        throw error;
+      });
       if (taken === null) {
         ended = 'budget';
         warn(`the run ends after ${state.step} of ${plannedSteps} steps: the rest of the budget went to steps that were charged again`);
@@ -298,7 +305,7 @@ async function prepared(
     if (state.step === plannedSteps) ended = 'complete';
     const model = currentModel();
     const certified = currentCertificate();
-    if (certified !== null) folder?.saveCertificate(certified);
+    if (certified !== null) folder?.saveCertificate(certified, sign);
     folder?.saveModel(model);
     const test =
       testSet === undefined

@@ -5,7 +5,8 @@ import { progress } from '../../training/progress.ts';
 import { parseSpec, readRecipeFile, withSettings, withValue } from '../../training/recipe-file.ts';
 import { parseShapes } from '../../training/shapes.ts';
 import type { TrainingInput } from '../../training/materials.ts';
-import { type Run, type TrainResult, train as trained } from '../../training/train.ts';
+import { type Resumption, resumptionOf } from '../../training/resume.ts';
+import { type Run, type TrainOptions, type TrainResult, train as trained } from '../../training/train.ts';
 import { define } from '../command.ts';
 import { shapeOption } from '../shapes.ts';
 import { type Io, coloursFor } from '../io.ts';
@@ -26,6 +27,7 @@ interface Options {
   readonly epochs?: number;
   readonly out?: string;
   readonly resume?: string;
+  readonly sign?: string;
 }
 
 type Mapping = Readonly<Record<string, unknown>>;
@@ -48,30 +50,41 @@ export const train = define<Options>({
       .option('--batch-size <n>', 'expected examples in a step', number)
       .option('--epochs <n>', 'passes over the data', number)
       .option('--out <folder>', 'output folder (default: runs/ and the name of recipe or model)')
-      .option('--resume <run>', 'continue a run (not available yet)'),
+      .option('--resume <run>', 'go on with the interrupted run in this folder (with --set performance.… alone)')
+      .option('--sign <key>', 'sign the certificate with this Ed25519 private key (PEM), into privacy.json.sig'),
   run: async ([file], options, io) => {
-    if (options.resume !== undefined) {
-      throw new GhostgradError({
-        what: 'not available yet',
-        where: '--resume',
-        expected: 'a new run',
-        fix: 'start anew: train RECIPE.yaml',
-      });
+    const { resume } = options;
+    const asked = resume === undefined ? { input: recipeOf(file, options) } : resumed(resume, file, options);
+    if ('finished' in asked) {
+      io.stderr.write(`the run in ${resume} has ended: there is nothing to go on with\n`);
+      return { json: asked.finished, text: describe(asked.finished as unknown as TrainResult, asked.finished['valid'] === false) };
     }
-    const recipe = recipeOf(file, options);
+    const recipe = asked.input;
+    const shown = resume === undefined ? file : join(resume, 'recipe.yaml');
     const stop = new AbortController();
     const stopListening = io.onInterrupt(() => {
       io.stderr.write('\nstopping after this step; once more to stop at once, without saving\n');
       stop.abort();
     });
     try {
-      const result = await withProgress(recipe, file, stop.signal, io);
+      const result = await withProgress(recipe, shown, { resume: resume !== undefined, signal: stop.signal, signWith: options.sign }, io);
       return { json: result, text: describe(result, recipe.training.seed !== undefined), exitCode: stop.signal.aborted ? 130 : 0 };
     } finally {
       stopListening();
     }
   },
 });
+
+/** How to go on with a run: its recipe is the one that it began with. */
+function resumed(run: string, file: string | undefined, { resume: _, sign: __, set, ...others }: Options): Resumption {
+  const [odd] = Object.keys(others).filter((name) => others[name as keyof typeof others] !== undefined);
+  if (file === undefined && odd === undefined) return resumptionOf(run, set);
+  throw new GhostgradError({
+    what: 'the recipe of a run that began cannot be changed', where: 'train --resume',
+    found: file === undefined ? `--${odd!.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}` : file,
+    expected: 'the folder of the run alone, or with --set performance.…', fix: `train --resume ${run}`,
+  });
+}
 
 /** The recipe of a file, or of nothing, as the options change it; checked where it is used. */
 function recipeOf(file: string | undefined, options: Options): TrainingInput {
@@ -131,9 +144,10 @@ function defaultOutput(file: string | undefined, model: unknown): string {
 async function withProgress(
   recipe: TrainingInput,
   file: string | undefined,
-  signal: AbortSignal,
+  { resume, signal, signWith }: Pick<TrainOptions, 'resume' | 'signal' | 'signWith'>,
   io: Io,
 ): Promise<TrainResult> {
+  const warn = (text: string): unknown => io.stderr.write(`${coloursFor(io.stderr, io.env).yellow('warning:')} ${text}\n`);
   const line = progress(io.stderr);
   let run: Run | undefined;
   let first = 0;
@@ -141,15 +155,17 @@ async function withProgress(
     ...(file !== undefined && { file }),
     // Progress and Ctrl-C have their turn between micro-batches.
     engine: onnxruntimeEngine({ thread: 'caller' }),
+    resume,
     signal,
+    signWith,
+    onWarning: warn,
     onStart: (started) => {
       run = started;
       first = performance.now();
-      started.plan?.warnings.forEach((warning) =>
-        io.stderr.write(`${coloursFor(io.stderr, io.env).yellow('warning:')} ${warning}\n`),
-      );
+      started.plan?.warnings.forEach(warn);
       io.stderr.write(`${startLine(started)}\n`);
       io.stderr.write(`${started.microBatch.size} examples at once (${started.microBatch.reason})\n`);
+      if (resume === true) io.stderr.write(`going on after step ${started.resumedAt}\n`);
       io.stderr.write(`step by ${started.stepPlan.mode} (${started.stepPlan.reason})\n`);
     },
     onStep: ({ step, steps, epsilon, uncovered }) => {
@@ -160,7 +176,7 @@ async function withProgress(
         examplesPerSecond: uncovered.examplesPerSecond,
         loss: uncovered.loss,
         epsilon: epsilon === null || planned === undefined ? null : { spent: epsilon, planned },
-        secondsLeft: ((performance.now() - first) / 1000 / step) * (steps - step),
+        secondsLeft: ((performance.now() - first) / 1000 / (step - (run?.resumedAt ?? 0))) * (steps - step),
       });
     },
   }).finally(() => line.done());
@@ -176,7 +192,7 @@ function startLine({ plan, plannedSteps }: Run): string {
 }
 
 const describe = (
-  { runDir, steps, epsilon, delta, test, seconds, peakRssMiB }: TrainResult,
+  { runDir, steps, ended, recharged, epsilon, delta, test, seconds, peakRssMiB }: TrainResult,
   seeded: boolean,
 ): string =>
   facts({
@@ -191,7 +207,8 @@ const describe = (
         ? undefined
         : `${percent(test.accuracy)} of ${test.examples} test examples`,
     'test loss': test === null ? undefined : show(test.loss),
-    steps,
+    'steps': `${steps}${recharged > 0 ? `, and ${recharged} charged again` : ''}`,
+    'ended': ended === 'stopped' ? `by you; to go on: train --resume ${runDir ?? ''}` : ended === 'budget' ? 'early: its budget is spent' : undefined,
     'time': `${show(seconds)} s`,
     'memory': `${Math.round(peakRssMiB)} MiB at most`,
   });
