@@ -222,7 +222,7 @@ function checkLength({ training, privacy }: z.output<typeof recipeSchema>, file:
 }
 
 /** A seeded run is no private release: a budget could not cover it. */
-function checkBudget({ privacy, training: { seed } }: Recipe, file: string): void {
+function checkBudget({ privacy, training: { seed } }: Pick<z.output<typeof recipeSchema>, 'privacy' | 'training'>, file: string): void {
   if (privacy === 'none' || privacy.budget === undefined || seed === undefined) return;
   throw new GhostgradError({
     what: 'a seeded run has no guarantee, and cannot be within a budget', where: `${file}: training.seed`, found: showValue(seed),

@@ -137,7 +137,7 @@ describe('train and evaluate', () => {
     ['a missing model file', ['--model', 'none.onnx'], /cannot read the file \(none\.onnx\)\n {2}found: +no such file/],
     ['a missing data file', ['--set', 'data.train=none.csv'], /none\.csv/],
     ['a model that does not exist', ['--model', 'cnn-tahn'], /unknown model "cnn-tahn"[^]*did you mean "cnn-tanh"\?/],
-    ['resuming', ['--resume', 'runs/a'], /not available yet \(--resume\)/],
+    ['resuming with a recipe', ['--resume', 'runs/a'], /cannot be changed \(train --resume\)/],
   ])('refuse %s and write nothing', async (_, args, message) => {
     const { recipe, output } = project();
     expect(await refused(['train', recipe, ...args])).toMatch(message);
