@@ -6,7 +6,7 @@ import { lock } from '../lock.ts';
 import { parseWith } from '../parse.ts';
 import { epsilonOf } from './accountant.ts';
 import { type PrivacyEvent, composed, parseEvent } from './events.ts';
-import { epsilonFromRdp, rdp } from './rdp.ts';
+import { rdp } from './rdp.ts';
 
 /**
  * A budget that several runs on one data set share, in a JSON file. Whoever owns the data writes its ε and δ; each run
@@ -19,7 +19,7 @@ import { epsilonFromRdp, rdp } from './rdp.ts';
  * - a single declared plan, by the tightest accountant that knows it (δ/2);
  * - for each order α of {@link filterOrders}, plans whose Rényi divergences at α add up to no more than the α-RDP that
  *   implies (ε, δ_α): fully adaptive composition at a fixed order (Feldman & Zrnic 2021, Theorem 3.1 and Corollary 3.3;
- *   Lécuyer 2021), converted as in {@link epsilonFromRdp}; δ_α = δ/2 over the number of orders.
+ *   Lécuyer 2021), converted as in `epsilonFromRdp`; δ_α = δ/2 over the number of orders.
  *
  * Runs are admitted while one rule admits all of them together. Then, for any set S of outcomes, with S_r those where rule r
  * admitted all: P(S) ≤ Σ_r P(S_r) ≤ Σ_r (e^ε Q_r(S_r) + δ_r) ≤ e^ε Q(S) + δ, taking the S_r disjoint: on S_r, what
@@ -125,7 +125,7 @@ export function spentFrom({ delta, runs }: Budget): number {
   return filterOrders.reduce((least, order) => Math.min(least, known(() => epsilonAt(order, rdp(all, order), share))), alone);
 }
 
-/** What α-RDP of one fixed order implies: the conversion of {@link epsilonFromRdp} without a choice. */
+/** What α-RDP of one fixed order implies: the conversion of `epsilonFromRdp` without a choice. */
 const epsilonAt = (order: number, divergence: number, delta: number): number =>
   Math.max(0, divergence + Math.log1p(-1 / order) - (Math.log(delta) + Math.log(order)) / (order - 1));
 
