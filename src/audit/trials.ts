@@ -72,7 +72,6 @@ export async function runTrials(
     thresholds = source.groups.map(({ norm }) => norm);
     const { groups } = source;
     const taken = await source.next(parameters);
-    if (taken === null) throw new Error('the source of gradients ended before the steps that are claimed');
     const { gradient, norms } = taken;
     ({ parameters } = taken);
     const seen = groups.map((_, k) => gradient.gradients.get(weight(k))!);

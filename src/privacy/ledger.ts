@@ -70,7 +70,7 @@ export function digestOf(privatised: Privatised): string {
 /** A new ledger at `path`. Throws GhostgradError when the file exists or cannot be written. */
 export async function createLedger(path: string, files: Files = nodeFiles): Promise<Ledger> {
   const file = opened(path, 'wx', files);
-  syncFolder(dirname(path), files);
+  written(path, () => syncFolder(dirname(path), files));
   return ledgerOn(path, file, files, 0, origin);
 }
 
@@ -90,10 +90,12 @@ export async function openLedger(path: string, files: Files = nodeFiles): Promis
     });
   }
   const file = opened(path, 'r+', files);
-  if (torn) files.truncate(file, bytes);
-  files.sync(file);
-  // Its name may have been lost where it was never made durable.
-  syncFolder(dirname(path), files);
+  written(path, () => {
+    if (torn) files.truncate(file, bytes);
+    files.sync(file);
+    // Its name may never have been made durable.
+    syncFolder(dirname(path), files);
+  });
   return Object.assign(ledgerOn(path, file, files, lines.length, head, bytes), { lines });
 }
 
@@ -157,8 +159,9 @@ function ledgerOn(path: string, file: number, files: Files, length: number, head
       broken = false;
     },
     close: async () => {
-      if (open) files.close(file);
+      if (!open) return;
       open = false;
+      written(path, () => files.close(file));
     },
   };
 }
@@ -196,14 +199,13 @@ function chargedBy(lines: readonly LedgerLine[]): PrivacyEvent {
   return composed(runs.map(({ event, count }) => selfComposed(event, count)));
 }
 
-function opened(path: string, flags: 'wx' | 'r+', files: Files): number {
+const opened = (path: string, flags: 'wx' | 'r+', files: Files): number => written(path, () => files.open(path, flags, 0o644));
+
+function written<T>(path: string, operation: () => T): T {
   try {
-    return files.open(path, flags, 0o644);
+    return operation();
   } catch (cause) {
-    throw new GhostgradError(
-      { what: 'the ledger cannot be opened for writing', where: path, found: reasonOf(cause) },
-      { cause },
-    );
+    throw new GhostgradError({ what: 'the ledger cannot be written', where: path, found: reasonOf(cause) }, { cause });
   }
 }
 

@@ -27,16 +27,12 @@ export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' |
 export interface GradientSource {
   /** Rejects with {@link BudgetSpent} when no further step may be charged. */
   next(parameters: Parameters): Promise<GradientStep>;
+  /** What makes the next step. */
+  readonly keys: Ratchet;
   /** With the thresholds of the next step; none without privacy. */
   readonly groups: Groups;
   /** Erases the key that further steps would come from. */
   close(): Promise<void>;
-}
-
-/** A source whose run can be interrupted. */
-export interface ResumableSource extends GradientSource {
-  /** What makes the next step. */
-  readonly keys: Ratchet;
 }
 
 /** As many steps were charged as were planned, repeated ones included: one more would exceed ε. */
@@ -86,7 +82,7 @@ export function privateGradients({
   readonly replay?: Replay | undefined;
   /** Add the noise of large sums, while the engine rests; by default one for each core. */
   readonly threads?: NoiseThreads | undefined;
-}): ResumableSource {
+}): GradientSource {
   requireClips(program, plan);
   // A draw is never twice as large as expected where that would matter.
   if (plan.noise === 'discrete') checkAdditions(2 * plan.batchSize, 2 * Math.ceil(plan.batchSize / program.microBatch));
@@ -171,7 +167,7 @@ export function plainGradients({
   readonly keys: Ratchet;
   readonly program: StepProgram;
   readonly data: Dataset;
-}): ResumableSource {
+}): GradientSource {
   return {
     groups: [],
     keys,

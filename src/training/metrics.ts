@@ -161,6 +161,6 @@ function openLog(path: string, mode: number, kept: (bytes: Buffer) => number, fi
       attempt(() => writeAll(file, bytes, files, position));
       position += bytes.length;
     },
-    close: () => files.close(file),
+    close: () => attempt(() => files.close(file)),
   };
 }

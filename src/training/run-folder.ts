@@ -29,7 +29,7 @@ export interface RunFolder {
   readonly ledgerPath: string;
   /** What an earlier process left; null before the first step. */
   readonly saved: Saved | null;
-  /** Makes the subfolders, and records the recipe anew. */
+  /** Makes the subfolders, records the recipe anew, and removes the result of a run that goes on. */
   begin(recipe: Recipe): void;
   /** Continues the logs after `step`. */
   openMetrics(step: number): MetricsLog;
@@ -45,8 +45,6 @@ export interface RunFolder {
   /** The run takes no further step: no key of it is to be found from here on. */
   eraseKey(): void;
   saveResult(result: object): void;
-  /** Until the run ends again. */
-  removeResult(): void;
   /** Others may work on the run. */
   release(): void;
   /** {@link release}, and nothing is left of a run that did not {@link begin}. */
@@ -95,6 +93,7 @@ export function createRunFolder(path: string, recipe: Recipe, files: Files = nod
   const run = runFolder({ path, lock, saved: null, made, files });
   try {
     checkOutput(path);
+    removeUnfinished(path, files);
     writeText(path, 'recipe.yaml', recipeText(recipe), files);
   } catch (error) {
     run.abandon();
@@ -113,14 +112,19 @@ export function openRunFolder(path: string, files: Files = nodeFiles): RunFolder
   const lock = lockOf(path, files);
   try {
     const checkpoint = join(path, 'checkpoint');
-    for (const folder of [path, checkpoint, join(path, 'private')].filter((each) => existsSync(each)))
-      for (const name of readdirSync(folder).filter(isTemporary)) files.remove(join(folder, name));
+    removeUnfinished(path, files);
     eraseUnusedKey(checkpoint, files);
     return runFolder({ path, lock, saved: loadCheckpoint(checkpoint), made: undefined, files });
   } catch (error) {
     lock.release();
     throw error;
   }
+}
+
+/** Removes files that a process was killed in writing. */
+function removeUnfinished(path: string, files: Files): void {
+  for (const folder of [path, join(path, 'checkpoint'), join(path, 'private')].filter((each) => existsSync(each)))
+    for (const name of readdirSync(folder).filter(isTemporary)) attempt(path, () => files.remove(join(folder, name)));
 }
 
 /** Throws GhostgradError unless `path` is a folder with a run in it. */
@@ -171,6 +175,8 @@ function runFolder({ path, lock, saved, made, files }: {
       attempt(path, () => {
         files.makeFolder(join(path, 'private'), 0o700);
         files.makeFolder(checkpoint);
+        // Of a run that was stopped, and now goes on.
+        files.remove(join(path, 'result.json'));
         syncFolder(path, files);
       });
       write('recipe.yaml', recipeText(recipe));
@@ -185,26 +191,26 @@ function runFolder({ path, lock, saved, made, files }: {
       write('privacy.json', text);
       const signature = join(path, 'privacy.json.sig');
       // That of an earlier certificate would be taken for a forgery.
-      if (sign === undefined) files.remove(signature);
+      if (sign === undefined) attempt(path, () => files.remove(signature));
       else writeFileAtomically(signature, [sign(Buffer.from(text))], undefined, files);
     },
     saveStart: (certificate) => write(startCertificate, `${JSON.stringify(certificate, null, 2)}\n`),
-    saveCheckpoint: (state, keys) => saveCheckpoint(checkpoint, state, keys, files),
-    eraseKey: () => eraseKey(checkpoint, files),
+    saveCheckpoint: (state, keys) => attempt(path, () => saveCheckpoint(checkpoint, state, keys, files)),
+    eraseKey: () => attempt(path, () => eraseKey(checkpoint, files)),
     saveResult: (result) => write('result.json', `${JSON.stringify(result, null, 2)}\n`),
-    removeResult: () => {
-      files.remove(join(path, 'result.json'));
-      syncFolder(path, files);
-    },
     release,
     abandon: () => {
-      if (!begun) files.remove(join(path, 'recipe.yaml'));
-      release();
-      // Only folders that this run made, and only while they are empty.
-      if (begun || made === undefined) return;
-      for (let folder = resolve(path); ; folder = dirname(folder)) {
-        files.removeFolder(folder);
-        if (folder === resolve(made)) return;
+      try {
+        if (!begun) files.remove(join(path, 'recipe.yaml'));
+        release();
+        // Only folders that this run made, and only while they are empty.
+        if (begun || made === undefined) return;
+        for (let folder = resolve(path); ; folder = dirname(folder)) {
+          files.removeFolder(folder);
+          if (folder === resolve(made)) return;
+        }
+      } catch {
+        // What went wrong first tells more.
       }
     },
   };

@@ -18,7 +18,7 @@ import { type Analysis, analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
 import { dataDigest, modelDigest } from './fingerprint.ts';
-import { BudgetSpent, type ResumableSource, plainGradients, privateGradients } from './gradients.ts';
+import { BudgetSpent, type GradientSource, plainGradients, privateGradients } from './gradients.ts';
 import { type RunState, openJournal } from './journal.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
 import { measuresOf } from './private-metrics.ts';
@@ -212,7 +212,7 @@ async function prepared(
   });
   const ledger = journal?.ledger;
   const now = (): RunState => ({ parameters, state, groups: gradients.groups });
-  const gradients: ResumableSource =
+  const gradients: GradientSource =
     plan === null
       ? plainGradients({ program, data, batchSize, sampleRate: batchSize / datasetSize, keys: journal?.keys ?? ratchet(seed) })
       : privateGradients({

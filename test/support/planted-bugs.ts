@@ -71,7 +71,7 @@ const released = (source: GradientSource, change: (step: GradientStep) => Gradie
   },
   next: async (parameters) => {
     const step = await source.next(parameters);
-    return step && { ...step, gradient: change(step) };
+    return { ...step, gradient: change(step) };
   },
   close: () => source.close(),
 });

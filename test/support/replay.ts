@@ -28,7 +28,7 @@ export async function replayed({ data, program, plan: unseeded, parameters }: Ne
   const problems: string[] = [];
   for (let step = 0; step < plan.steps; step++) {
     const found: Privatised[] = [];
-    for (const source of sources) found.push((await source.next(parameters()))?.gradient as Privatised);
+    for (const source of sources) found.push((await source.next(parameters())).gradient as Privatised);
     const [without, withRow] = found as [Privatised, Privatised];
     const keys = truth.advance();
     const rows = plan.draw(keys, data[1].size);

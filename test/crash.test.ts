@@ -1,0 +1,110 @@
+import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { GhostgradError } from '../src/errors.ts';
+import { buildModel } from '../src/models/index.ts';
+import { ratchet } from '../src/random/ratchet.ts';
+import { type TrainingInput, train } from '../src/index.ts';
+import { verifyLedger } from '../src/privacy/ledger.ts';
+import { blobs } from './support/blobs.ts';
+import { fakeEngine as engine } from './support/fake-engine.ts';
+import { type Fault, faultyFiles } from './support/faulty-files.ts';
+import { temporaryFolder } from './support/temp.ts';
+
+const seed = 11;
+const steps = 3;
+const model = buildModel({ name: 'mlp', input: 4, hidden: [], classes: 2 }, { seed: 1 });
+const data = blobs(12);
+const recipe = (output: string): TrainingInput => ({
+  model, data: { train: data }, output,
+  privacy: { noiseMultiplier: 1, delta: 1e-4 }, clipping: { norm: 1 },
+  training: { batchSize: 4, steps, seed, optimizer: { name: 'sgd', learningRate: 0.1, momentum: 0.9 } },
+  performance: { threads: 1, microBatch: 4, checkpointEvery: 2 },
+});
+
+/** What of a finished run follows from its seed: all but times and memory. */
+function traces(folder: string): Readonly<Record<string, string>> {
+  const names = readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile()).map(({ parentPath, name }) => join(parentPath, name))
+    .filter((path) => !/result\.json|events\.out|private.metrics|private.run/.test(path.slice(folder.length)));
+  return Object.fromEntries(names.map((path) =>
+    [path.slice(folder.length), readFileSync(path, 'latin1').replaceAll(folder, '')]));
+}
+
+const keys = (() => {
+  const source = ratchet(seed);
+  return Array.from({ length: steps + 1 }, (_, step) => {
+    const key = Buffer.from(source.serialise()).subarray(18).toString('latin1');
+    if (step < steps) source.advance();
+    return key;
+  });
+})();
+
+/** The steps whose keys lie somewhere in a folder. */
+function keysIn(folder: string): number[] {
+  const files = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  const texts = files.map(({ parentPath, name }) => readFileSync(join(parentPath, name), 'latin1'));
+  return keys.flatMap((key, step) => (texts.some((text) => text.includes(key)) ? [step] : []));
+}
+
+/** A process that died holds no lock; here the test lives on. */
+function forgetLocks(folder: string): void {
+  if (!existsSync(folder)) return;
+  for (const name of readdirSync(folder)) if (name.startsWith('run.lock')) rmSync(join(folder, name));
+}
+
+/** Runs into a fault, then goes on as a user would; returns how many changes to files there were until the fault. */
+async function interrupted(folder: string, fault: Fault | undefined, expected: Readonly<Record<string, string>> | undefined): Promise<number> {
+  const output = join(folder, 'run');
+  const { files, calls } = faultyFiles(fault);
+  let reported = 0;
+  const outcome: unknown = await train(recipe(output), { engine, files, onStep: () => reported++ })
+    .then(() => 'finished', (error: unknown) => error);
+  const where = fault === undefined ? 'no fault' : `${JSON.stringify(fault)}: ${calls()[fault.at]}`;
+  if (fault === undefined) expect(outcome).toBe('finished');
+  // A user is told what went wrong; the dead tell nothing.
+  else if (fault.kind === 'error' && outcome !== 'finished') expect(outcome, where).toBeInstanceOf(GhostgradError);
+  forgetLocks(output);
+
+  // No budget is lost: what anyone has heard of is on record.
+  const ledger = join(output, 'ledger.jsonl');
+  const before = existsSync(ledger) ? await verifyLedger(ledger) : undefined;
+  expect(before?.problems ?? []).toEqual([]);
+  expect(before?.lines.length ?? 0).toBeGreaterThanOrEqual(reported);
+  // What is found now tells nothing of steps before the checkpoint.
+  const saved = readdirSync(folder, { recursive: true }).map(String).flatMap((name) =>
+    [...name.matchAll(/step-(\d+)-\d+\.safetensors$/g)].map(([, step]) => Number(step)));
+  for (const step of existsSync(output) ? keysIn(output) : []) expect(step).toBeGreaterThanOrEqual(Math.min(...saved));
+
+  if (!existsSync(join(output, 'result.json'))) await train(recipe(output), { engine, resume: existsSync(join(output, 'recipe.yaml')) });
+  forgetLocks(output);
+  const found = traces(output);
+  if (expected !== undefined) expect(found, where).toEqual(expected);
+  expect(keysIn(output)).toEqual([]);
+  expect(readdirSync(join(output, 'checkpoint'))).toEqual(['certificate.json', `step-${steps}-${steps}.safetensors`]);
+  expect(JSON.parse(readFileSync(join(output, 'result.json'), 'utf8'))).toMatchObject({ steps, recharged: 0, ended: 'complete' });
+  rmSync(output, { recursive: true });
+  return calls().length;
+}
+
+/** With EVERY_CRASH=1 every fault of every kind; in the gate every crash, and a part of the rest. */
+const everything = process.env['EVERY_CRASH'] !== undefined;
+
+describe('a run that is interrupted at any change to a file', () => {
+  it('ends as if it had not been: same model, certificate, ledger and metrics, and no key', { timeout: 1_200_000 }, async () => {
+    const { folder } = temporaryFolder();
+    const output = join(folder, 'run');
+    await train(recipe(output), { engine });
+    const expected = traces(output);
+    rmSync(output, { recursive: true });
+    const count = await interrupted(folder, undefined, expected);
+    expect(count).toBeGreaterThan(150);
+    for (let at = 0; at < count; at++) {
+      const faults: Fault[] = [
+        { kind: 'crash', at, losesUnsynced: false }, { kind: 'crash', at, losesUnsynced: true },
+        { kind: 'error', at, code: 'ENOSPC', lasting: true }, { kind: 'error', at, code: 'EROFS', lasting: true }, { kind: 'error', at, code: 'EIO', lasting: false },
+      ];
+      for (const [i, fault] of faults.entries()) if (everything || (i < 2 ? i === at % 2 : at % 8 === i)) await interrupted(folder, fault, expected);
+    }
+  });
+});
