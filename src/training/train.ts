@@ -340,7 +340,7 @@ async function prepared(
   }
 
   const start = currentCertificate();
-  if (start !== null && state.step === 0) folder?.saveStart(start);
+  if (start?.ledger?.lines === 0) folder?.saveStart(start);
   return {
     recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, resumedAt: saved?.state.step ?? 0, steps, model: currentModel, certificate: currentCertificate, finish, release,
   };
