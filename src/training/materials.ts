@@ -35,12 +35,11 @@ export interface Materials {
 /**
  * Model and data of a recipe: those in memory as they are, the others loaded.
  *
- * @param initial what the initial weights of a builder's model, of a head and of adapters are drawn from; default: the recipe's
- * seed
+ * @param initial what the initial weights of a builder's model, of a head and of adapters are drawn from
  * @throws GhostgradError for what cannot be read
  */
 export async function loadMaterials(
-  { model, data }: TrainingInput, recipe: Recipe, initial: number | string | undefined = recipe.training.seed,
+  { model, data }: TrainingInput, recipe: Recipe, initial: number | string,
 ): Promise<Materials> {
   const load = async (set: DataSpec | Dataset): Promise<Dataset> => (isDataset(set) ? set : loadData(set));
   const source = isGraph(model) ? { model: prepareModel(model) } : loadModel(recipe.model, { seed: initial });
@@ -73,7 +72,7 @@ function adapted(
 
 /** The model with the recipe's head, on features of the shape that the data gives them. */
 function headOn(
-  { model, output }: Materials['source'], data: Dataset, { head, shapes }: Recipe, initial: number | string | undefined,
+  { model, output }: Materials['source'], data: Dataset, { head, shapes }: Recipe, initial: number | string,
 ): Graph {
   const options = { ...head!, output: head!.output ?? output };
   const body = bodyOf(model, options.output);
