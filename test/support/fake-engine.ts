@@ -25,8 +25,7 @@ function checksum(feeds: Feeds): number {
 }
 
 function filled({ dtype, shape }: TensorType, state: number): Tensor {
-  const dimensions = shape as readonly number[];
-  const data = allocate(dtype, sizeOf(dimensions));
+  const data = allocate(dtype, sizeOf(shape));
   for (let i = 0; i < data.length; i++) data[i] = 0.1 * (1 + Math.sin(state + i));
-  return tensor(dtype, dimensions, data);
+  return tensor(dtype, shape, data);
 }
