@@ -50,8 +50,8 @@ function promise({ epsilon, delta, unit, neighborsMeaning }: Certificate, curve:
   const right = mostRight(curve.length > 0 ? curve : [{ epsilon, delta }]);
   return html`<h2>What is promised</h2>
 <p>Whoever sees the model and everything else that this run made public, and knows whatever they like besides, even all of the
-other data, learns hardly more about any single ${unit} than if it had not been there. Exactly: all results are almost as likely for
-${neighborsMeaning}; the chance of any outcome differs by at most a factor of e<sup>ε</sup> = ${show(Math.exp(epsilon))}, apart from
+other data, learns only a bounded amount more about any single ${unit} than if it had not been there. Exactly: compare ${neighborsMeaning};
+the chance of any outcome differs by at most a factor of e<sup>ε</sup> = ${show(Math.exp(epsilon))}, apart from
 an exceptional δ = ${delta}.</p>
 <div class="card">
 <p><strong>If someone has to guess whether a certain ${unit} was in the training data</strong>, and it is as likely as not, they are right at most
