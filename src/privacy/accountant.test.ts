@@ -204,5 +204,8 @@ describe('calibration', () => {
       'no noise multiplier meets this target',
     );
     expect(() => calibrate({ ...good, epsilon: 1e9 })).toThrow(GhostgradError);
+    // Units are so seldom sampled that δ covers it: no noise is the least.
+    expect(() => calibrate({ ...good, delta: 1e-4, sampleRate: 1e-6 })).toThrow('hardly any noise at all under pld');
+    expect(epsilonOf(dpSgd({ noiseMultiplier: 0.1, sampleRate: 1e-6, steps: 10 }), 1e-4).epsilon).toBe(0);
   });
 });

@@ -122,15 +122,15 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
   fine.epsilon(steps, delta);
   like = fine;
   answers.clear();
-  [low, high] = around(low, high, epsilonAt, most);
+  [low, high] = around(low, high, epsilonAt, target, name);
   // ε(high) ≤ target < ε(low) throughout: the end that is kept never exceeds the target.
-  for (let pass = 0; high - low > 1e-12 * high && !(epsilonAt(high) >= most * (1 - 1e-5)); pass++) {
+  for (let pass = 0; high - low > 1e-7 * high && !(epsilonAt(high) >= most * (1 - 1e-5)); pass++) {
     const middle = pass % 3 === 2 ? (low + high) / 2 : between(low, high, epsilonAt, most);
     if (epsilonAt(middle) <= most) high = middle;
     else low = middle;
   }
   // ε is continuous in the noise up to where it grows too large to be resolved.
-  if (epsilonAt(high) < most * (1 - 1e-3)) throw unreachable(target, `hardly any noise at all under ${name}`);
+  if (epsilonAt(high) < most * (1 - 1e-3)) throw unreachable(target, `hardly any noise at all under ${name}`, tooMuch);
   // Asked for afresh, another lattice may say a little more.
   let sigma = high;
   for (let excess = fresh(sigma) / most - 1; excess > 0; excess = fresh(sigma) / most - 1)
@@ -157,14 +157,19 @@ function startAt(
 
 /** low and high, moved apart or along until ε(high) ≤ most < ε(low), a little further each time. */
 function around(
-  low: number, high: number, epsilonAt: (sigma: number) => number, most: number,
+  low: number, high: number, epsilonAt: (sigma: number) => number, target: Target, name: string,
 ): readonly [number, number] {
+  const most = target.epsilon;
   let factor = 1.001;
   while (!(epsilonAt(high) <= most)) {
     [low, high] = [high, high * factor];
     factor **= 2;
+    if (high > mostNoise) throw unreachable(target, `more noise than can be added under ${name}`);
   }
-  for (factor = 1.001; epsilonAt(low) <= most; factor **= 2) [low, high] = [low / factor, low];
+  for (factor = 1.001; epsilonAt(low) <= most; factor **= 2) {
+    [low, high] = [low / factor, low];
+    if (low < 1 / mostNoise) throw unreachable(target, `hardly any noise at all under ${name}`, tooMuch);
+  }
   return [low, high];
 }
 
@@ -191,17 +196,21 @@ function bracket(
   while (epsilonAt(low) <= most) {
     high = low;
     low /= 2;
-    if (low < 1 / mostNoise) throw unreachable(target, `hardly any noise at all under ${name}`);
+    if (low < 1 / mostNoise) throw unreachable(target, `hardly any noise at all under ${name}`, tooMuch);
   }
   return [low, high];
 }
 
 const mostNoise = 2 ** 40;
 
-const unreachable = ({ epsilon, delta }: Target, needs: string): GhostgradError =>
+const tooMuch = 'choose a smaller δ: at this one ε may be met without noise, as units are hardly ever sampled; or a smaller ε';
+
+const unreachable = (
+  { epsilon, delta }: Target, needs: string, fix = 'choose ε between 0.01 and 100, or a larger δ',
+): GhostgradError =>
   new GhostgradError({
     what: 'no noise multiplier meets this target',
     where: `epsilon ${epsilon}, delta ${delta}`,
     found: needs,
-    fix: 'choose ε between 0.01 and 100, or a larger δ',
+    fix,
   });

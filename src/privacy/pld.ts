@@ -80,6 +80,8 @@ export function lossAccount(event: PrivacyEvent, grid?: Settings): LossAccount {
     settled = { ...settledSums(known, times, delta), delta, times };
     return settled;
   };
+  // Whoever is in no sample leaves no trace: δ(1) is at most the probability of being in any.
+  const nothing = (times: number, delta: number): boolean => times * participation(known) * (1 + 1e-9) <= delta;
   const only = known.sources.length === 0 ? Math.sqrt(known.square) : undefined;
 
   return {
@@ -89,6 +91,7 @@ export function lossAccount(event: PrivacyEvent, grid?: Settings): LossAccount {
     epsilon: (times, delta) => {
       if (times === 0) return 0;
       if (only !== undefined) return gaussianEpsilon(only * Math.sqrt(times), delta);
+      if (nothing(times, delta)) return 0;
       // Fewer repetitions of one event are summed on the same lattice.
       const reusable = settled !== undefined && settled.times >= times && settled.delta === delta && known.square === 0;
       const sums = reusable && settled !== undefined ? settled : settle(times, delta);
@@ -97,6 +100,7 @@ export function lossAccount(event: PrivacyEvent, grid?: Settings): LossAccount {
     epsilonBounds: (times, delta) => {
       if (times === 0) return { low: 0, high: 0 };
       if (only !== undefined) return exactly(gaussianEpsilon(only * Math.sqrt(times), delta));
+      if (nothing(times, delta)) return { low: 0, high: 0 };
       return epsilonBounds(settle(times, delta), countsOf(known, times), delta);
     },
     deltaBounds: (times, epsilon) => {
@@ -115,6 +119,10 @@ export function lossAccount(event: PrivacyEvent, grid?: Settings): LossAccount {
     },
   };
 }
+
+/** How many samples a unit is in on average, an upper bound of the probability of being in any; where all take part, ≥ 1. */
+const participation = ({ square, sources }: Sources): number =>
+  sources.reduce((sum, { rate, count }) => sum + rate * count, square > 0 ? 1 : 0);
 
 const exactly = (value: number): Bracket => ({ low: value * (1 - 1e-12), high: value });
 

@@ -141,7 +141,10 @@ describe('a run', () => {
 
   it('takes noisy steps on empty draws', async () => {
     const run = await prepare(
-      recipe({ training: shorter(5, { batchSize: 0.001, optimizer: { name: 'sgd', learningRate: 1e-6 } }) }),
+      recipe({
+        privacy: { noiseMultiplier: 1, delta: 1e-7 },
+        training: shorter(5, { batchSize: 0.001, optimizer: { name: 'sgd', learningRate: 1e-6 } }),
+      }),
     );
     const before = run.model().initializers;
     for await (const { uncovered } of run.steps())
