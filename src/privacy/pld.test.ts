@@ -77,6 +77,33 @@ describe('privacy loss distributions', () => {
     }
   });
 
+  it.each([
+    [0.5, 1e-6, 1_000_000, 1e-12], [0.8, 1e-5, 1_000_000, 1e-12], [0.7, 1e-4, 100_000, 1e-12], [1, 1e-6, 1_000_000, 1e-5],
+    [0.3, 0.01, 100, 1e-5], [2, 0.01, 1_000_000, 1e-12], [10, 0.9, 1_000_000, 1e-12], [0.9, 1, 1, 1e-12],
+  ] as const)('bound ε within 0.5 %%: σ = %d, q = %d, %d steps, δ = %d', (sigma, q, times, delta) => {
+    const { low, high } = bounds(dpSgd(sigma, q), times, delta);
+    expect(low).toBeGreaterThan(0);
+    expect(low).toBeLessThanOrEqual(high);
+    expect(high / low - 1).toBeLessThan(5e-3);
+  });
+
+  it('do not depend on the order of composition, nor on how steps are told', () => {
+    const [a, b] = [selfComposed(dpSgd(1.5, 0.02), 300), selfComposed(dpSgd(2, 0.05), 100)];
+    const once = bounds(composed([a, b]), 1, 1e-6).high;
+    expect(bounds(composed([b, a]), 1, 1e-6).high / once).toBeCloseTo(1, 9);
+    expect(bounds(composed([a, b, a, b]), 1, 1e-6).high).toBe(bounds(composed([a, b]), 2, 1e-6).high);
+    expect(bounds(composed([a, b]), 1, 1e-6).high).toBeGreaterThan(bounds(b, 1, 1e-6).high);
+  });
+
+  it('grow with steps and sample rate, and fall with noise and δ', () => {
+    const at = (sigma: number, q: number, times: number, delta: number): number => bounds(dpSgd(sigma, q), times, delta).high;
+    const here = at(0.9, 0.01, 500, 1e-6);
+    expect(at(0.9, 0.01, 550, 1e-6)).toBeGreaterThan(here);
+    expect(at(0.9, 0.011, 500, 1e-6)).toBeGreaterThan(here);
+    expect(at(0.95, 0.01, 500, 1e-6)).toBeLessThan(here);
+    expect(at(0.9, 0.01, 500, 2e-6)).toBeLessThan(here);
+  });
+
   it('composes what differs, and counts on the same draw', () => {
     const [a, b] = [dpSgd(1.5, 0.02), dpSgd(2, 0.05)];
     const event = composed([selfComposed(a, 300), selfComposed(b, 100), gaussian(20)]);
