@@ -80,7 +80,7 @@ describe('privacy loss distributions', () => {
   it.each([
     [0.5, 1e-6, 1_000_000, 1e-12], [0.8, 1e-5, 1_000_000, 1e-12], [0.7, 1e-4, 100_000, 1e-12], [1, 1e-6, 1_000_000, 1e-5],
     [0.3, 0.01, 100, 1e-5], [2, 0.01, 1_000_000, 1e-12], [10, 0.9, 1_000_000, 1e-12], [0.9, 1, 1, 1e-12],
-  ] as const)('bound ε within 0.5 %%: σ = %d, q = %d, %d steps, δ = %d', (sigma, q, times, delta) => {
+  ] as const)('bound ε closely: σ = %d, q = %d, %d steps, δ = %d', (sigma, q, times, delta) => {
     const { low, high } = bounds(dpSgd(sigma, q), times, delta);
     expect(low).toBeGreaterThan(0);
     expect(low).toBeLessThanOrEqual(high);
