@@ -133,14 +133,16 @@ export function loadCheckpoint(folder: string): Saved | null {
   });
 }
 
-/** Overwrites and removes the key, and what a crash may have left of another. */
+/** Overwrites and removes the key, and what a crash may have left of another. A key half overwritten is none: it loses its name first. */
 export function eraseKey(folder: string, files: Files): void {
-  wipe(join(folder, keyName), files);
+  wipe(fresh(folder), files);
+  if (existsSync(join(folder, keyName))) files.rename(join(folder, keyName), fresh(folder));
+  syncFolder(folder, files);
   wipe(fresh(folder), files);
   syncFolder(folder, files);
 }
 
-/** Removes what a crash may have left of a key that never came to count. */
+/** Removes what a crash may have left of a key that does not count, yet or any more. */
 export const eraseUnusedKey = (folder: string, files: Files): void => wipe(fresh(folder), files);
 
 const fresh = (folder: string): string => join(folder, `${keyName}.new`);

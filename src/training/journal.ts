@@ -86,6 +86,7 @@ export async function openJournal({ folder, recipe, plan, settings, data, begin,
 
   const save = ({ parameters, state, groups }: RunState, keys: Ratchet): void => {
     const started = performance.now();
+    metrics.sync();
     folder.saveCheckpoint({ parameters, state, groups, settings, lines: ledger?.length ?? 0 }, keys);
     const at = performance.now();
     last = { at, step: state.step, tookMs: at - started };

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { GhostgradError } from '../errors.ts';
-import { type Files, nodeFiles, writeAll } from '../files.ts';
+import { type Files, nodeFiles, syncFolder, writeAll } from '../files.ts';
 import { eventFileHeader, recordsUpTo, scalarsRecord, startOf } from './tensorboard.ts';
 
 /** Numbers of a step that may be shown to anyone: public, or covered by ε. */
@@ -59,6 +59,8 @@ export function summaryOf(
 /** Files that grow by a line for each step. */
 export interface MetricsLog {
   write(metrics: PublicMetrics, uncovered: UncoveredMetrics): void;
+  /** Makes what was written durable: a resumed run goes on after it. */
+  sync(): void;
   close(): void;
 }
 
@@ -97,6 +99,10 @@ export function metricsLog(
       );
       files.uncovered.append(line({ step, ...uncovered }));
     },
+    sync: () => {
+      Object.values(files).forEach((file) => file.sync());
+      for (const each of [folder, join(folder, 'private')]) syncFolder(each, system);
+    },
     close: () => Object.values(files).forEach((file) => file.close()),
   };
 }
@@ -131,6 +137,7 @@ function eventsIn(folder: string): { readonly name: string; readonly started: nu
 interface Log {
   readonly isEmpty: boolean;
   readonly append: (bytes: Uint8Array) => void;
+  readonly sync: () => void;
   readonly close: () => void;
 }
 
@@ -161,6 +168,7 @@ function openLog(path: string, mode: number, kept: (bytes: Buffer) => number, fi
       attempt(() => writeAll(file, bytes, files, position));
       position += bytes.length;
     },
+    sync: () => attempt(() => files.sync(file)),
     close: () => attempt(() => files.close(file)),
   };
 }
