@@ -28,7 +28,8 @@ function traces(folder: string): Readonly<Record<string, string>> {
     .filter((entry) => entry.isFile()).map(({ parentPath, name }) => join(parentPath, name))
     .filter((path) => !/result\.json|events\.out|private.metrics|private.run/.test(path.slice(folder.length)));
   return Object.fromEntries(names.map((path) =>
-    [path.slice(folder.length), readFileSync(path, 'latin1').replaceAll(folder, '')]));
+    [path.slice(folder.length), // After the last step, the key is one that makes nothing: it may be another.
+    readFileSync(path, 'latin1').replaceAll(folder, '').replace(/key\\":\\"[0-9a-f]{64}/, '')]));
 }
 
 const keys = (() => {
@@ -104,8 +105,8 @@ describe('a run that is interrupted at any change to a file', () => {
         { kind: 'crash', at, losesUnsynced: false }, { kind: 'crash', at, losesUnsynced: true },
         { kind: 'error', at, code: 'ENOSPC', lasting: true }, { kind: 'error', at, code: 'EROFS', lasting: true }, { kind: 'error', at, code: 'EIO', lasting: false },
       ];
-      // In the gate every third change, the faults in turn.
-      const chosen = everything ? faults : at % 3 === 0 ? [faults[(at / 3) % faults.length]!] : [];
+      // In the gate every sixth change, the faults in turn.
+      const chosen = everything ? faults : at % 6 === 0 ? [faults[(at / 6) % faults.length]!] : [];
       for (const fault of chosen) await interrupted(folder, fault, expected);
     }
   });

@@ -12,7 +12,7 @@ import { temporaryFolder } from './support/temp.ts';
 /** As built: `npm run build` first. */
 const program = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
 /** How many times a process is killed; `npm run test:kill` asks for 200. */
-const kills = Number(process.env['KILLS'] ?? 5);
+const kills = Number(process.env['KILLS'] ?? 3);
 
 /** Runs the command line in a process that is killed after so many milliseconds; whether it ended by itself. */
 function ghostgrad(args: readonly string[], killAfterMs = Infinity): Promise<{ readonly ended: boolean; readonly errors: string }> {
