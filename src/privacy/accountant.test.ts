@@ -158,7 +158,7 @@ describe('ε', () => {
         const { epsilon } = epsilonOf(dpSgd(s), s.delta);
         if (epsilon > 0.05) expect(relative(deltaOf(dpSgd(s), epsilon).delta, s.delta)).toBeLessThan(0.01);
       }),
-      { numRuns: 8 },
+      { numRuns: 5 },
     );
   });
 });
@@ -180,7 +180,7 @@ describe('calibration', () => {
           expect(found.accountant).toBe(sampleRate === 1 ? 'exact-gaussian' : 'pld');
         },
       ),
-      { numRuns: 8 },
+      { numRuns: 5 },
     );
   });
 
@@ -203,7 +203,7 @@ describe('calibration', () => {
     expect(() => calibrate({ ...good, epsilon: 1e-6, delta: 1e-12, steps: 1, accountant: 'rdp' })).toThrow(
       'no noise multiplier meets this target',
     );
-    expect(() => calibrate({ ...good, epsilon: 1e9 })).toThrow(GhostgradError);
+    expect(() => calibrate({ ...good, epsilon: 1e9, accountant: 'rdp' })).toThrow(GhostgradError);
     // Units are so seldom sampled that δ covers it: no noise is the least.
     expect(() => calibrate({ ...good, delta: 1e-4, sampleRate: 1e-6 })).toThrow('hardly any noise at all under pld');
     expect(epsilonOf(dpSgd({ noiseMultiplier: 0.1, sampleRate: 1e-6, steps: 10 }), 1e-4).epsilon).toBe(0);
