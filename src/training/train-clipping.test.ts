@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { blobModel, blobs } from '../../test/support/blobs.ts';
@@ -61,7 +61,8 @@ describe('a run that clips by groups', () => {
       expect(lines.map(({ thresholds }) => thresholds)).toEqual(reports.map(({ thresholds }) => thresholds));
       expect(lines[0]?.thresholds).toEqual(Object.fromEntries(clipping.groups.map(({ name, norm }) => [name, norm])));
       expect(lines[1]?.thresholds).not.toEqual(lines[0]?.thresholds);
-      const saved = decodeSafetensors(readFileSync(join(output, 'checkpoint', 'clipping.safetensors')));
+      const [checkpoint] = readdirSync(join(output, 'checkpoint')).filter((name) => name.endsWith('.safetensors'));
+      const saved = decodeSafetensors(readFileSync(join(output, 'checkpoint', checkpoint!)));
       expect([...(saved.tensors.get('thresholds')?.data ?? [])]).toEqual(clipping.groups.map(({ finalNorm }) => finalNorm));
 
       const ledger = await verifyLedger(join(output, 'ledger.jsonl'));
@@ -90,7 +91,8 @@ describe('a run that clips by groups', () => {
         return run.plan!;
       }),
     );
-    expect(plans[1]!.event).toEqual(plans[0]!.event);
+    expect(plans[1]!.epsilon).toBeCloseTo(plans[0]!.epsilon, 6);
+    expect(plans[1]!.noiseMultiplier).toBeCloseTo(plans[0]!.noiseMultiplier, 6);
     expect(plans[1]!.gradientMultiplier).toBeCloseTo(plans[0]!.gradientMultiplier / Math.sqrt(0.95), 12);
   });
 
@@ -110,7 +112,8 @@ describe('a run that clips by groups', () => {
 
   it('follows empty draws by noise alone', async () => {
     const training = { batchSize: 0.001, steps: 3, optimizer: { name: 'sgd', learningRate: 1e-6 } } as const;
-    const run = await prepare(recipe(clippingOf('per-layer', { threshold: adaptive }), { training }));
+    const privacy = { noiseMultiplier: 1, delta: 1e-7 };
+    const run = await prepare(recipe(clippingOf('per-layer', { threshold: adaptive }), { training, privacy }));
     expect(run.plan?.warnings.join()).toContain('drowns');
     for await (const { thresholds, uncovered } of run.steps()) {
       expect(uncovered.drawn).toBe(0);

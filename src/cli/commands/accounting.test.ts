@@ -26,9 +26,22 @@ describe('epsilon and calibrate', () => {
         '--json',
       ]),
     ) as { noiseMultiplier: number; epsilon: number };
-    expect(Object.keys(calibrated).sort()).toEqual(['accountant', 'delta', 'epsilon', 'errorBound', 'noiseMultiplier']);
+    expect(Object.keys(calibrated).sort()).toEqual(
+      ['accountant', 'delta', 'epsilon', 'errorBound', 'noiseMultiplier', 'sampleRate', 'steps']);
     expect(calibrated.noiseMultiplier).toBeCloseTo(1.23, 3);
     expect(calibrated.epsilon).toBeLessThanOrEqual(spent.epsilon);
+  });
+
+  it('find the most steps, or the largest sample rate, where the noise is given', async () => {
+    const target = ['--epsilon', '2', '--delta', '1e-5', '--noise-multiplier', '1.23', '--json'];
+    const longest = json(await ghostgrad(['calibrate', ...target, '--sample-rate', '0.01'])) as { steps: number; epsilon: number };
+    expect(longest.steps).toBeGreaterThan(1000);
+    expect(longest.epsilon).toBeLessThanOrEqual(2);
+    const largest = json(await ghostgrad(['calibrate', ...target, '--steps', '1000'])) as { sampleRate: number; epsilon: number };
+    expect(largest.sampleRate).toBeGreaterThan(0.01);
+    expect(largest.epsilon).toBeLessThanOrEqual(2);
+    expect(await refused(['calibrate', ...target])).toMatch(/not two of noise multiplier[^]*found: +--noise-multiplier/);
+    expect(await refused(['calibrate', ...target, '--steps', '9', '--sample-rate', '0.1'])).toMatch('not two of');
   });
 
   it('are exact for one step on all of the data', async () => {

@@ -5,13 +5,15 @@ import { verify as verified } from '../../training/verify.ts';
 import { define } from '../command.ts';
 import { facts, show } from '../text.ts';
 
-export const verify = define<object>({
+export const verify = define<{ readonly signedBy?: string }>({
   name: 'verify',
   summary: 'check a certificate against the ledger of its run, and recompute ε',
-  configure: (command) => command.argument('<privacy.json>', "a run's certificate, or the run's folder"),
-  run: async ([given = '']) => {
+  configure: (command) => command
+    .argument('<privacy.json>', "a run's certificate, or the run's folder")
+    .option('--signed-by <key>', 'an Ed25519 public key (PEM) whose owner must have signed it, in privacy.json.sig'),
+  run: async ([given = ''], { signedBy }) => {
     const path = statSync(given, { throwIfNoEntry: false })?.isDirectory() === true ? join(given, 'privacy.json') : given;
-    const result = await verified(path);
+    const result = await verified(path, { signedBy });
     const { holds, epsilonClaimed, epsilonRecomputed, delta, accountants, problems } = result;
     return {
       json: result,
