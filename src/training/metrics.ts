@@ -1,7 +1,7 @@
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { GhostgradError } from '../errors.ts';
-import { type Files, nodeFiles, syncFolder, writeAll } from '../files.ts';
+import { type Files, explained, nodeFiles, syncFolder, writeAll } from '../files.ts';
 import { eventFileHeader, recordsUpTo, scalarsRecord, startOf } from './tensorboard.ts';
 
 /** Numbers of a step that may be shown to anyone: public, or covered by ε. */
@@ -101,7 +101,7 @@ export function metricsLog(
     },
     sync: () => {
       Object.values(files).forEach((file) => file.sync());
-      for (const each of [folder, join(folder, 'private')]) syncFolder(each, system);
+      for (const each of [folder, join(folder, 'private')]) explained('write', each, () => { syncFolder(each, system); });
     },
     close: () => Object.values(files).forEach((file) => file.close()),
   };

@@ -5,7 +5,7 @@ import type { RunSettings } from './checkpoint.ts';
 import type { TrainingInput } from './materials.ts';
 import type { Recipe } from './recipe.ts';
 import { readRecipeFile, withSettings } from './recipe-file.ts';
-import { requireRun, resultIn } from './run-folder.ts';
+import { forgetDeadLock, requireRun, resultIn } from './run-folder.ts';
 
 /** What a run folder asks for: nothing more, or to go on. */
 export type Resumption =
@@ -21,7 +21,10 @@ export type Resumption =
 export function resumptionOf(path: string, settings: readonly string[] = []): Resumption {
   requireRun(path);
   const result = resultIn(path);
-  if (result !== undefined && result['ended'] !== 'stopped') return { finished: { ...result, runDir: path } };
+  if (result !== undefined && result['ended'] !== 'stopped') {
+    forgetDeadLock(path);
+    return { finished: { ...result, runDir: path } };
+  }
   const foreign = settings.find((setting) => !setting.startsWith('performance.'));
   if (foreign !== undefined) {
     throw new GhostgradError({

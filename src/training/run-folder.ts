@@ -140,6 +140,16 @@ export function requireRun(path: string): void {
   });
 }
 
+/** Removes the lock that a process left which was killed after its run had ended. */
+export function forgetDeadLock(path: string, files: Files = nodeFiles): void {
+  if (!existsSync(join(path, lockName))) return;
+  try {
+    tryLock(join(path, lockName), files)?.release();
+  } catch {
+    // It is in nobody's way: a run that has ended is only read.
+  }
+}
+
 /** What a finished run answered; undefined for one that is not finished. */
 export function resultIn(path: string): Readonly<Record<string, unknown>> | undefined {
   const file = join(path, 'result.json');
