@@ -184,6 +184,14 @@ describe('calibration', () => {
     );
   });
 
+  it('finds the noise where units are seldom sampled, far below what RDP asks for', () => {
+    const options = { epsilon: 2, delta: 1e-10, sampleRate: 1e-4, steps: 10 };
+    const { noiseMultiplier, epsilon } = calibrate(options);
+    expect(epsilon).toBeLessThanOrEqual(2);
+    expect(epsilon).toBeGreaterThan(2 * (1 - 2e-3));
+    expect(noiseMultiplier).toBeLessThan(0.8 * calibrate({ ...options, accountant: 'rdp' }).noiseMultiplier);
+  });
+
   it('refuses options out of range and targets out of reach', () => {
     const good = { epsilon: 1, delta: 1e-5, sampleRate: 0.1, steps: 10 };
     for (const bad of [

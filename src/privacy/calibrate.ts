@@ -119,7 +119,8 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
   let [low, high] = startAt(eventAt, steps, target, name) ?? bracket(epsilonAt, most, target, name);
   // As finely as the end of the bracket asks for, from here on: differences between lattices would not be monotone.
   const fine = prepareAccountant(eventAt(high), name);
-  fine.epsilon(steps, delta);
+  // A lattice for much more noise than is needed does not hold the losses of less.
+  if (fine.epsilon(steps, delta) < 0.7 * most) return calibratedAfresh(high, fresh, target, name);
   like = fine;
   answers.clear();
   [low, high] = around(low, high, epsilonAt, target, name);
@@ -136,6 +137,32 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
   for (let excess = fresh(sigma) / most - 1; excess > 0; excess = fresh(sigma) / most - 1)
     sigma *= 1 + (Number.isFinite(excess) ? excess : 0.1) + 1e-7;
   return sigma;
+}
+
+/**
+ * As {@link calibrateNoise}, each ε by a lattice of its own, which may differ by some 1e-4 from one σ to the next.
+ *
+ * @param high a σ that spends less than the target
+ */
+function calibratedAfresh(high: number, epsilonAt: (sigma: number) => number, target: Target, name: string): number {
+  const most = target.epsilon;
+  const answers = new Map<number, number>();
+  const known = (sigma: number): number => {
+    const value = answers.get(sigma) ?? epsilonAt(sigma);
+    answers.set(sigma, value);
+    return value;
+  };
+  let low = high;
+  while (known(low) <= most) {
+    [low, high] = [0.7 * low, low];
+    if (low < 1 / mostNoise) throw unreachable(target, `hardly any noise at all under ${name}`, tooMuch);
+  }
+  for (let pass = 0; high > low * (1 + 1e-5) && known(high) < most * (1 - 1e-3); pass++) {
+    const middle = pass % 3 === 2 ? Math.sqrt(low * high) : between(low, high, known, most);
+    if (known(middle) <= most) high = middle;
+    else low = middle;
+  }
+  return high;
 }
 
 /**
