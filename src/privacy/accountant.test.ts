@@ -188,7 +188,7 @@ describe('calibration', () => {
     const options = { epsilon: 2, delta: 1e-10, sampleRate: 1e-4, steps: 10 };
     const { noiseMultiplier, epsilon } = calibrate(options);
     expect(epsilon).toBeLessThanOrEqual(2);
-    expect(epsilon).toBeGreaterThan(2 * (1 - 2e-3));
+    expect(epsilon).toBeGreaterThan(2 * (1 - 1e-4));
     expect(noiseMultiplier).toBeLessThan(0.8 * calibrate({ ...options, accountant: 'rdp' }).noiseMultiplier);
   });
 

@@ -120,7 +120,7 @@ export function calibrateNoise(eventAt: (sigma: number) => PrivacyEvent, steps: 
   // As finely as the end of the bracket asks for, from here on: differences between lattices would not be monotone.
   const fine = prepareAccountant(eventAt(high), name);
   // A lattice for much more noise than is needed does not hold the losses of less.
-  if (fine.epsilon(steps, delta) < 0.7 * most) return calibratedAfresh(high, fresh, target, name);
+  if (name === 'pld' && fine.epsilon(steps, delta) < 0.7 * most) return calibratedAfresh(high, fresh, target, name);
   like = fine;
   answers.clear();
   [low, high] = around(low, high, epsilonAt, target, name);
@@ -157,7 +157,7 @@ function calibratedAfresh(high: number, epsilonAt: (sigma: number) => number, ta
     [low, high] = [0.7 * low, low];
     if (low < 1 / mostNoise) throw unreachable(target, `hardly any noise at all under ${name}`, tooMuch);
   }
-  for (let pass = 0; high > low * (1 + 1e-5) && known(high) < most * (1 - 1e-3); pass++) {
+  for (let pass = 0; high > low * (1 + 1e-5) && known(high) < most * (1 - 5e-5); pass++) {
     const middle = pass % 3 === 2 ? Math.sqrt(low * high) : between(low, high, known, most);
     if (known(middle) <= most) high = middle;
     else low = middle;
