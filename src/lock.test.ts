@@ -1,9 +1,9 @@
 import { spawnSync } from 'node:child_process';
-import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { temporaryFolder } from '../test/support/temp.ts';
-import { held, lock, tryLock } from './lock.ts';
+import { held, lock, removeLeftovers, tryLock } from './lock.ts';
 
 describe('a lock', () => {
   it('is held by one at a time, and leaves nothing', async () => {
@@ -35,6 +35,23 @@ describe('a lock', () => {
       taken?.release();
       expect(readdirSync(folder)).toEqual([]);
     }
+  });
+
+  it.skipIf(process.platform !== 'linux')('can be cleared of what the dead left beside it, and of nothing else', () => {
+    const { folder, write } = temporaryFolder();
+    const path = join(folder, 'lock');
+    const own = tryLock(path)!;
+    const holder = readFileSync(path, 'utf8');
+    const { pid } = spawnSync(process.execPath, ['-e', '']);
+    const dead = JSON.stringify({ ...(JSON.parse(holder) as object), pid });
+    for (const name of ['lock.0123456789abcdef.tmp', 'lock.0123456789abcdef', 'lock.fedcba9876543210.0123456789abcdef.tmp']) write(name, dead);
+    write('lock.1111111111111111.tmp', holder);
+    write('lock.2222222222222222.tmp', '{"tok');
+    utimesSync(write('lock.3333333333333333.tmp', '{"tok'), 1, 1);
+    write('other', '');
+    removeLeftovers(path);
+    expect(readdirSync(folder).sort()).toEqual(['lock', 'lock.1111111111111111.tmp', 'lock.2222222222222222.tmp', 'other']);
+    own.release();
   });
 
   it('is left to what cannot be seen from here, or read', () => {

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { readFileSync, readlinkSync } from 'node:fs';
+import { readFileSync, readdirSync, readlinkSync, statSync } from 'node:fs';
 import { hostname } from 'node:os';
-import { dirname } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { GhostgradError } from './errors.ts';
 import { type Files, explained, nodeFiles, syncFolder, writeAll } from './files.ts';
 
@@ -47,6 +47,26 @@ export function tryLock(path: string, files: Files = nodeFiles): Lock | null {
     inner.release();
   }
 }
+
+/**
+ * Removes what processes left beside the lock `path` that were killed while they took it. Only for the holder of the lock:
+ * nobody else then has any use for what is left.
+ */
+export function removeLeftovers(path: string, files: Files = nodeFiles): void {
+  const start = `${basename(path)}.`;
+  for (const name of readdirSync(dirname(path)).filter((each) => each.startsWith(start))) {
+    const left = join(dirname(path), name);
+    const holder = holderOf(left);
+    // One that cannot be read may be in the making.
+    const isDead = holder === 'unreadable' ? ageOf(left) > longestMaking : holder !== undefined && !isAlive(holder);
+    if (isDead) files.remove(left);
+  }
+}
+
+/** Milliseconds that nobody takes to write a lock's file. */
+const longestMaking = 1000;
+
+const ageOf = (path: string): number => Date.now() - (statSync(path, { throwIfNoEntry: false })?.mtimeMs ?? Infinity);
 
 /** {@link tryLock}, tried again for a while; the holder is expected to be quick. Throws GhostgradError when it was not. */
 export async function lock(path: string, { seconds = 20, files = nodeFiles }: { seconds?: number; files?: Files } = {}): Promise<Lock> {

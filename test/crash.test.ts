@@ -92,7 +92,7 @@ async function interrupted(folder: string, fault: Fault | undefined, expected: R
 const everything = process.env['EVERY_CRASH'] !== undefined;
 
 describe('a run that is interrupted at any change to a file', () => {
-  it('ends as if it had not been: same model, certificate, ledger and metrics, and no key', { timeout: 1_200_000 }, async () => {
+  it('ends as if it had not been: same model, certificate, ledger and metrics, and no key', { timeout: 3_600_000 }, async () => {
     const { folder } = temporaryFolder();
     const output = join(folder, 'run');
     await train(recipe(output), { engine });

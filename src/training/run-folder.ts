@@ -4,7 +4,7 @@ import { GhostgradError } from '../errors.ts';
 import { type Files, isTemporary, nodeFiles, syncFolder, writeFileAtomically } from '../files.ts';
 import { writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
-import { type Lock, held, tryLock } from '../lock.ts';
+import { type Lock, held, removeLeftovers, tryLock } from '../lock.ts';
 import type { Certificate } from '../privacy/index.ts';
 import type { Ratchet } from '../random/ratchet.ts';
 import { type Checkpoint, type Saved, eraseKey, eraseUnusedKey, loadCheckpoint, saveCheckpoint } from './checkpoint.ts';
@@ -142,9 +142,13 @@ export function requireRun(path: string): void {
 
 /** Removes the lock that a process left which was killed after its run had ended. */
 export function forgetDeadLock(path: string, files: Files = nodeFiles): void {
-  if (!existsSync(join(path, lockName))) return;
+  if (!readdirSync(path).some((name) => name.startsWith(lockName))) return;
   try {
-    tryLock(join(path, lockName), files)?.release();
+    const file = join(path, lockName);
+    const lock = tryLock(file, files);
+    if (lock === null) return;
+    removeLeftovers(file, files);
+    lock.release();
   } catch {
     // It is in nobody's way: a run that has ended is only read.
   }
@@ -160,6 +164,7 @@ function lockOf(path: string, files: Files): Lock {
   const file = join(path, lockName);
   const lock = attempt(path, () => tryLock(file, files));
   if (lock === null) throw held(file, 'another process works on this run');
+  attempt(path, () => { removeLeftovers(file, files); });
   return lock;
 }
 
@@ -173,7 +178,10 @@ function runFolder({ path, lock, saved, made, files }: {
   const notesPath = join(path, 'private', 'run.json');
   const write = (name: string, content: string, mode?: number): void => writeText(path, name, content, files, mode);
   const release = (): void => {
-    if (locked) lock.release();
+    if (locked) {
+      attempt(path, () => { removeLeftovers(join(path, lockName), files); });
+      lock.release();
+    }
     locked = false;
   };
   return {
