@@ -53,8 +53,10 @@ function floats({ dtype, data }: Tensor): Float32Array {
 }
 
 function widen(dtype: DType, data: Readonly<ArrayLike<number>>, into: Float32Array): void {
-  if (dtype === 'float16') for (let i = 0; i < into.length; i++) into[i] = halves[data[i]!]!;
-  else if (dtype === 'bfloat16') {
+  if (dtype === 'float16') {
+    const values = halves();
+    for (let i = 0; i < into.length; i++) into[i] = values[data[i]!]!;
+  } else if (dtype === 'bfloat16') {
     const bits = new Uint32Array(into.buffer, into.byteOffset, into.length);
     for (let i = 0; i < bits.length; i++) bits[i] = data[i]! << 16;
   } else into.set(data);
@@ -69,8 +71,9 @@ function half(bits: number): number {
   return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
 }
 
-/** Every half there is. */
-const halves = Float32Array.from({ length: 1 << 16 }, (_, bits) => half(bits));
+let everyHalf: Float32Array | undefined;
+/** The values of all halves, made where there are some to read. */
+const halves = (): Float32Array => (everyHalf ??= Float32Array.from({ length: 1 << 16 }, (_, bits) => half(bits)));
 
 export interface SafetensorsOptions {
   /** The array of features, [rows, ...]; default `x`. */

@@ -46,7 +46,8 @@ export async function readPhotos(path: string, { classes, normalize = 'unit', ..
   const first = await readPicture(files[0]!.file, options, files[0]!.file);
   const width = first.data.length;
   const pixels = new Uint8Array(files.length * width);
-  let next = 0;
+  pixels.set(first.data);
+  let next = 1;
   const work = async (): Promise<void> => {
     for (let at = next++; at < files.length; at = next++) {
       const { file } = files[at]!;

@@ -1,4 +1,4 @@
-import sharp, { type Metadata } from 'sharp';
+import type { Metadata } from 'sharp';
 import { GhostgradError } from '../errors.ts';
 
 /** How pictures are brought to one size. */
@@ -26,6 +26,8 @@ export interface Picture {
 export async function readPicture(
   source: string | Uint8Array, { resize, crop, channels = 3 }: PictureOptions, where: string,
 ): Promise<Picture> {
+  // Loaded where there are pictures: it is a library of its own size.
+  const { default: sharp } = await import('sharp');
   const square = typeof crop === 'number' ? crop : undefined;
   try {
     const { width, height } = upright(await sharp(source).metadata());

@@ -1,5 +1,4 @@
 import { readFile } from 'node:fs/promises';
-import sharp from 'sharp';
 import { GhostgradError } from '../errors.ts';
 import { type Column, byteColumn, narrowColumn } from './column.ts';
 import { type Dataset, datasetOf } from './dataset.ts';
@@ -45,6 +44,7 @@ export async function readStrips(paths: readonly string[], { labels, imageSize, 
 /** The bytes of a strip: [images, area, 3]. */
 async function stripAt(path: string, area: number): Promise<Uint8Array> {
   const bytes = await readFile(path).catch((error: unknown) => { throw unreadable(path, error); });
+  const { default: sharp } = await import('sharp');
   const { data, info } = await sharp(bytes, { limitInputPixels: false }).removeAlpha().toColourspace('srgb').raw()
     .toBuffer({ resolveWithObject: true }).catch((cause: unknown): never => {
       throw new GhostgradError({

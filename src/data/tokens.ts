@@ -1,5 +1,4 @@
 import { readFile } from 'node:fs/promises';
-import { Tokenizer } from '@huggingface/tokenizers';
 import { GhostgradError } from '../errors.ts';
 import { unreadable } from './files.ts';
 
@@ -26,11 +25,12 @@ export interface TextTokenizer {
 /** The tokenizer in a `tokenizer.json`. Throws GhostgradError when it cannot be read or is of a kind that is not known. */
 export async function readTokenizer(path: string): Promise<TextTokenizer> {
   const text = await readFile(path, 'utf8').catch((error: unknown) => { throw unreadable(path, error); });
+  const { Tokenizer: Library } = await import('@huggingface/tokenizers') as unknown as { readonly Tokenizer: EncoderClass };
   let file: TokenizerFile;
   let tokenizer: Encoder;
   try {
     file = JSON.parse(text) as TokenizerFile;
-    tokenizer = new LibraryTokenizer(file, {});
+    tokenizer = new Library(file, {});
   } catch (cause) {
     throw new GhostgradError({
       what: 'not a tokenizer', where: path, found: cause instanceof Error ? cause.message : String(cause),
@@ -60,7 +60,7 @@ interface Encoder {
   token_to_id(token: string): number | undefined;
   decode(ids: number[], options: { readonly skip_special_tokens: boolean }): string;
 }
-const LibraryTokenizer = Tokenizer as unknown as new (file: TokenizerFile, config: object) => Encoder;
+type EncoderClass = new (file: TokenizerFile, config: object) => Encoder;
 
 /** What of a tokenizer.json is read here. */
 interface TokenizerFile {

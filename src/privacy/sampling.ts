@@ -65,8 +65,9 @@ const schemes = {
     words: 'full-batch',
     isFixed: true,
     neighbors: ['add-remove', 'zero-out', 'replace-one'],
-    event: (_, event) => poissonSampled(1, event),
-    draw: (_, rows) => Uint32Array.from({ length: rows }, (__, i) => i),
+    // At a rate of 1 every example is drawn.
+    event: (draw, event) => poissonSampled(rateOf(draw), event),
+    draw: poissonDraw,
     flaw: ({ batchSize, datasetSize }) => batchSize === datasetSize ? undefined : {
       what: 'full-batch sampling with a smaller batch', expected: `all ${datasetSize} examples`,
       fix: `batchSize: ${datasetSize}, or sampling: poisson`,
