@@ -261,9 +261,3 @@ function transposed({ dtype, shape, data }: FloatTensor): FloatTensor {
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) out[j * rows + i] = data[i * columns + j]!;
   return { dtype, shape: [columns, rows], data: out };
 }
-
-/** What PEFT reads beside the tensors. */
-export const peftConfig = ({ rank = 8, alpha = 16 }: LoraOptions, adapters: readonly Adapter[]): object => ({
-  peft_type: 'LORA', r: rank, lora_alpha: alpha, lora_dropout: 0, bias: 'none', fan_in_fan_out: false,
-  target_modules: adapters.map(({ weight }) => weight.replace(/\.weight$/, '')),
-});

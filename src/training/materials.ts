@@ -3,8 +3,9 @@ import type { Graph } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
 import { withGroupNorm } from '../models/batchnorm.ts';
 import { bodyOf, headParameters, withHead } from '../models/head.ts';
-import { mergedLora, withLora } from '../models/lora.ts';
+import { mergedLora, peftTensors, withLora } from '../models/lora.ts';
 import { semantics } from '../ops/table.ts';
+import type { Parameters } from '../optimizers/index.ts';
 import { taskFor } from './examples.ts';
 import { loadModel, prepareModel } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
@@ -28,6 +29,8 @@ export interface Materials {
   readonly trainable: 'all' | readonly string[];
   /** The model to save, given that of `source` as trained: adapters are merged into the weights beside them. */
   readonly exported: (trained: Graph) => Graph;
+  /** The adapters alone, of the model as trained; none where the recipe asks for none. */
+  readonly adapters?: (trained: Graph) => Parameters;
   readonly trainingSet: Dataset;
   readonly testSet: Dataset | undefined;
 }
@@ -56,7 +59,7 @@ export async function loadMaterials(
 /** What is trained of a model, which gets adapters where the recipe says so; a head that was put on it is trained beside them. */
 function adapted(
   headed: Materials['source'], { trainable, head }: Recipe, initial: number | string,
-): Pick<Materials, 'source' | 'trainable' | 'exported'> {
+): Pick<Materials, 'source' | 'trainable' | 'exported' | 'adapters'> {
   const options = { output: headed.output, hasHead: head !== undefined };
   if (typeof trainable === 'string' || Array.isArray(trainable)) {
     return { source: headed, trainable: trainableOf(headed.model, trainable, options), exported: (trained) => trained };
@@ -67,6 +70,7 @@ function adapted(
     source: { ...headed, model },
     trainable: [...adapters.flatMap(({ a, b }) => [a, b]), ...(head === undefined ? [] : headParameters)],
     exported: (trained) => mergedLora(headed.model, trained, adapters),
+    adapters: (trained) => peftTensors(trained, adapters),
   };
 }
 

@@ -4,6 +4,8 @@ import { GhostgradError } from '../errors.ts';
 import { type Files, isTemporary, nodeFiles, syncFolder, writeFileAtomically } from '../files.ts';
 import { writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
+import type { Parameters } from '../optimizers/index.ts';
+import { safetensorsChunks } from '../tensor/safetensors.ts';
 import { type Lock, held, removeLeftovers, tryLock } from '../lock.ts';
 import type { Certificate } from '../privacy/index.ts';
 import type { Ratchet } from '../random/ratchet.ts';
@@ -16,6 +18,7 @@ import { recipeText } from './recipe-file.ts';
  * Where a run leaves what it made:
  *
  * - `recipe.yaml`: all defaults filled in; written first, so that a run can be resumed from its first moment
+ * - `adapters.safetensors`: adapters alone, where there are some
  * - `ledger.jsonl`: what was spent, step by step
  * - `metrics.jsonl`, `events.out.tfevents.*`: numbers that are public or covered by ε
  * - `private/`: numbers that are not covered by ε, and the digest of the data
@@ -37,6 +40,8 @@ export interface RunFolder {
   notes(): RunNotes | null;
   saveNotes(notes: RunNotes): void;
   saveModel(model: Graph): void;
+  /** In `adapters.safetensors`, as PEFT lays them out. */
+  saveAdapters(adapters: Parameters): void;
   /** @param sign makes `privacy.json.sig`, the signature of the very bytes of `privacy.json` */
   saveCertificate(certificate: Certificate, sign?: (bytes: Uint8Array) => Uint8Array): void;
   /** Keeps the certificate of the run before its first step, from which a report tells what an unfinished run has spent. */
@@ -204,6 +209,7 @@ function runFolder({ path, lock, saved, made, files }: {
     notes: () => existsSync(notesPath) ? (JSON.parse(readFileSync(notesPath, 'utf8')) as RunNotes) : null,
     saveNotes: (notes) => write('private/run.json', `${JSON.stringify(notes)}\n`, 0o600),
     saveModel: (model) => writeModel(join(path, 'model.onnx'), model, { files }),
+    saveAdapters: (adapters) => writeFileAtomically(join(path, 'adapters.safetensors'), safetensorsChunks(adapters, {}), undefined, files),
     saveCertificate: (certificate, sign) => {
       const text = `${JSON.stringify(certificate, null, 2)}\n`;
       write('privacy.json', text);

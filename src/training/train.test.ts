@@ -199,9 +199,10 @@ describe('a run', () => {
   });
 
   it('trains low-rank adapters, and saves the model with them merged', async () => {
+    const output = join(temporaryFolder().folder, 'run');
     const body = buildModel(blobModel, { seed: 3 });
     const run = await prepare(recipe({
-      model: body, trainable: { lora: { rank: 2, alpha: 8 } }, training: { ...recipe().training, seed: 1 },
+      model: body, trainable: { lora: { rank: 2, alpha: 8 } }, training: { ...recipe().training, seed: 1 }, output,
     }));
     const names = run.plan!.groups[0]!.parameters;
     expect(names).toHaveLength(4);
@@ -210,6 +211,8 @@ describe('a run', () => {
     const model = run.model();
     const { test } = await run.finish();
     expect(test!.accuracy).toBeGreaterThan(0.9);
+    const saved = decodeSafetensors(readFileSync(join(output, 'adapters.safetensors')));
+    expect([...saved.tensors.keys()].sort()).toEqual(names.map((name) => `base_model.model.${name.replace('.weight.lora', '.lora')}.weight`).sort());
     expect(model.nodes).toEqual(body.nodes);
     expect([...model.initializers.keys()]).toEqual([...body.initializers.keys()]);
     expect([...model.initializers].filter(([name, { data }]) => !Buffer.from(data.buffer).equals(Buffer.from(body.initializers.get(name)!.data.buffer))).map(([name]) => name))

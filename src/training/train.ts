@@ -148,7 +148,7 @@ async function prepared(
   const initial = saved?.settings.initial ?? seed ?? randomBytes(16).toString('hex');
   const threads = recipe.performance.threads === 'auto' ? sameThreads(saved?.settings.threads) : recipe.performance.threads;
 
-  const { source, trainable, exported, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
+  const { source, trainable, exported, adapters, trainingSet, testSet } = await loadMaterials(input, recipe, initial);
   const task = taskFor({ ...source, loss: recipe.loss, trainable }, trainingSet, {
     bindings: recipe.shapes,
     where: 'shapes',
@@ -282,11 +282,12 @@ async function prepared(
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),
     });
 
-  const currentModel = (): Graph =>
-    exported(withParameters(source.model, parameters, {
+  const trained = (): Graph =>
+    withParameters(source.model, parameters, {
       'ghostgrad.loss': recipe.loss,
       'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
-    }));
+    });
+  const currentModel = (): Graph => exported(trained());
 
   async function close(): Promise<void> {
     if (!open) return;
@@ -307,6 +308,7 @@ async function prepared(
     const certified = currentCertificate();
     if (certified !== null) folder?.saveCertificate(certified, sign);
     folder?.saveModel(model);
+    if (adapters !== undefined) folder?.saveAdapters(adapters(trained()));
     const test =
       testSet === undefined
         ? null
