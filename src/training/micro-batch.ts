@@ -1,5 +1,6 @@
 import { proofBatchSizes } from '../autodiff/batch-independence.ts';
 import { defaultRho } from '../clipping/norm.ts';
+import { hasFixedSize } from '../privacy/index.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type Tensor, type TensorType, bytesPerElement, sizeOf, zeros } from '../tensor/tensor.ts';
@@ -8,6 +9,7 @@ import { labelsInput } from './loss.ts';
 import { copiesOf } from './model.ts';
 import { fitsBudget } from './planner.ts';
 import { availableMemory, withPeakMemory } from './peak-memory.ts';
+import type { Recipe } from './recipe.ts';
 import { type BatchSource, type StepProgram, type StepSettings, compileStep, defaultMicroBatch, lanesFor } from './step.ts';
 
 /** What one physical batch size was measured at. */
@@ -79,6 +81,21 @@ export async function fastestStep(
     // What a failure left behind.
     if (kept === undefined) await Promise.allSettled([...trials.values()].map((program) => program.release()));
   }
+}
+
+/** The step at the physical batch size that a recipe names, or else the fastest one ({@link fastestStep}). */
+export async function stepFor(
+  analysis: Analysis, { training: { seed }, privacy, performance: { microBatch, memoryMiB } }: Recipe,
+  settings: Omit<StepSettings, 'microBatch'>, { batchSize, steps }: { readonly batchSize: number; readonly steps: number },
+): Promise<MicroBatchChoice> {
+  const at = async (size: number, reason: string): Promise<MicroBatchChoice> =>
+    ({ program: await compileStep(analysis, { ...settings, microBatch: size }), reason });
+  if (microBatch !== 'auto') return at(microBatch, 'as the recipe says');
+  // The size shows in the last bits of a sum, and what is measured is never quite the same again.
+  if (seed !== undefined) return at(Math.min(defaultMicroBatch, Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
+  // A Poisson draw is of the expected size, give or take its root.
+  const isFixed = privacy !== 'none' && hasFixedSize(privacy.sampling);
+  return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, memoryMiB });
 }
 
 /**

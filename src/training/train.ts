@@ -6,7 +6,7 @@ import { GhostgradError } from '../errors.ts';
 import type { Files } from '../files.ts';
 import type { Graph } from '../graph/ir.ts';
 import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
-import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, hasFixedSize, privacyPlan } from '../privacy/index.ts';
+import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, privacyPlan } from '../privacy/index.ts';
 import { signer } from '../privacy/signature.ts';
 import { ratchet } from '../random/ratchet.ts';
 import type { Engine } from '../runtime/engine.ts';
@@ -14,7 +14,7 @@ import { onnxruntimeEngine } from '../runtime/node.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { adaptiveOf, clippingGroups, patternsOf } from './clipping.ts';
 import type { RunSettings } from './checkpoint.ts';
-import { type Analysis, analyse, requireTrainable } from './compile.ts';
+import { analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
 import { dataDigest, modelDigest } from './fingerprint.ts';
@@ -23,13 +23,13 @@ import { type RunState, openJournal } from './journal.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
 import { measuresOf } from './private-metrics.ts';
 import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.ts';
-import { type MicroBatchChoice, fastestStep } from './micro-batch.ts';
+import { stepFor } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
 import { differences, plain, requireSameModel, requireSameRecipe } from './resume.ts';
 import { type RunFolder, createRunFolder, openRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
-import { type Parameters, type StepProgram, type StepSettings, compileStep, defaultMicroBatch } from './step.ts';
+import type { Parameters, StepProgram } from './step.ts';
 import { summationRounding } from './summation.ts';
 
 export interface PrepareOptions {
@@ -184,7 +184,7 @@ async function prepared(
 
   if (plan !== null) checkRows(plan.sampling, datasetSize, data.size);
 
-  const { program, reason } = await compiled(analysis, recipe, {
+  const { program, reason } = await stepFor(analysis, recipe, {
     mode: recipe.performance.mode,
     // Each mode is planned for time as it is.
     optimizeFor: recipe.performance.optimizeFor === 'time' ? undefined : recipe.performance.optimizeFor,
@@ -368,21 +368,6 @@ export async function train(
   } finally {
     await run.release();
   }
-}
-
-/** The step at the physical batch size of the recipe. */
-async function compiled(
-  analysis: Analysis, { training: { seed }, privacy, performance: { microBatch, memoryMiB } }: Recipe,
-  settings: Omit<StepSettings, 'microBatch'>, { batchSize, steps }: { readonly batchSize: number; readonly steps: number },
-): Promise<MicroBatchChoice> {
-  const at = async (size: number, reason: string): Promise<MicroBatchChoice> =>
-    ({ program: await compileStep(analysis, { ...settings, microBatch: size }), reason });
-  if (microBatch !== 'auto') return at(microBatch, 'as the recipe says');
-  // The size shows in the last bits of a sum, and what is measured is never quite the same again.
-  if (seed !== undefined) return at(Math.min(defaultMicroBatch, Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
-  // A Poisson draw is of the expected size, give or take its root.
-  const isFixed = privacy !== 'none' && hasFixedSize(privacy.sampling);
-  return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, memoryMiB });
 }
 
 /** The threads of the earlier process, where they are not what one would take anyway. */
