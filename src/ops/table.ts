@@ -15,6 +15,7 @@ import { gathering } from './gathering.ts';
 import { linear } from './linear.ts';
 import { losses } from './losses.ts';
 import { normalization } from './normalization.ts';
+import { plainNormalization } from './plain-normalization.ts';
 import type { NoGradient, ObstacleContext, Operator } from './operator.ts';
 import { pooling } from './pooling.ts';
 import { products } from './products.ts';
@@ -32,7 +33,8 @@ import { traditional } from './traditional-ml.ts';
 
 /** The entries by what they do. */
 export const families = {
-  elementwise, activations, reductions, shape, slicing, gathering, linear, convolution, pooling, normalization,
+  elementwise, activations, reductions, shape, slicing, gathering, linear, convolution, pooling,
+  normalization: { ...normalization, ...plainNormalization },
   resizing, scattering, sampling, arranging, contraction, losses, spectral, products, bitwise, quantization, traditional,
   recurrent, attention, contributed,
 } satisfies Record<string, Readonly<Record<string, Operator | Composite>>>;

@@ -59,7 +59,7 @@ const apart = (op: string): OperatorCase => ({
 const cases: Readonly<Record<Name, OperatorCase>> = {
   Add: binary('Add'), Sub: binary('Sub'), Mul: binary('Mul'), Div: binary('Div', [undefined, positive]),
   Pow: binary('Pow', [positive, { low: -1.5, high: 1.5 }]),
-  Mod: binary('Mod', [{ low: 1.1, high: 1.4 }, { low: 0.75, high: 0.9 }], { fmod: int(1) }),
+  Mod: binary('Mod', [{ low: 1.15, high: 1.3 }, { low: 0.8, high: 0.9 }], { fmod: int(1) }),
   Max: apart('Max'), Min: apart('Min'), Sum: variadic('Sum'), Mean: variadic('Mean'),
   Neg: one('Neg'), Abs: one('Abs', { avoid: [0] }), Sqrt: one('Sqrt', positive), Exp: one('Exp'),
     Log: one('Log', positive),

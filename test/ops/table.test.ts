@@ -11,6 +11,7 @@ import { gathering } from '../../src/ops/gathering.ts';
 import { linear } from '../../src/ops/linear.ts';
 import { losses } from '../../src/ops/losses.ts';
 import { normalization } from '../../src/ops/normalization.ts';
+import { plainNormalization } from '../../src/ops/plain-normalization.ts';
 import { pooling } from '../../src/ops/pooling.ts';
 import { products } from '../../src/ops/products.ts';
 import { quantization } from '../../src/ops/quantization.ts';
@@ -33,7 +34,7 @@ const node = (op: string, inputs: string[] = [], domain = '') =>
 describe('the operator table', () => {
   it('holds every entry of every family, none twice', () => {
     const families = [
-      activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, pooling, recurrent,
+      activations, attention, contributed, convolution, elementwise, gathering, linear, normalization, plainNormalization, pooling, recurrent,
       reductions, resizing, scattering, sampling, arranging, contraction, losses, spectral, products, bitwise, quantization,
       traditional, shape, slicing,
     ];
