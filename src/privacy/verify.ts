@@ -107,7 +107,9 @@ function steps(certificate: Certificate, { lines }: LedgerReading): Problem[] {
 
 /** Every line is what the certificate says of a step, and its event is all lines and nothing else. */
 function releases(certificate: Certificate, ledger: LedgerReading): Problem[] {
-  const ofStep = showEvent(stepEventOf(certificate));
+  const step = attempt(() => stepEventOf(certificate));
+  // What cannot be a step is told as a contradiction, in the field's own words.
+  const ofStep = step instanceof GhostgradError ? 'no step can be as the certificate describes it' : showEvent(step);
   const odd = ledger.lines.flatMap(({ event }, i) => (showEvent(event) === ofStep ? [] : [{
     what: 'a release that is not a step as the certificate describes it', where: `ledger.jsonl, line ${i + 1}`,
     found: showEvent(event), expected: ofStep,
