@@ -6,6 +6,7 @@ import { lock } from '../lock.ts';
 import { parseWith } from '../parse.ts';
 import { epsilonOf } from './accountant.ts';
 import { type PrivacyEvent, composed, parseEvent } from './events.ts';
+import { accountedDelta } from './lattice.ts';
 import { rdp } from './rdp.ts';
 
 /**
@@ -116,9 +117,11 @@ function withRun(path: string, budget: Budget, run: Reservation): Budget {
 export const isAdmitted = (budget: Budget): boolean => spentFrom(budget) <= budget.epsilon;
 
 /** The least ε that one of the rules grants the runs together, at the budget's δ; Infinity where no rule knows them. */
-export function spentFrom({ delta, runs }: Budget): number {
+export function spentFrom({ delta: whole, runs }: Budget): number {
   const [first, ...more] = runs;
   if (first === undefined) return 0;
+  // As each run does, so a file keeps a part of its δ for how far discrete noise is from what is accounted for.
+  const delta = accountedDelta('discrete', whole);
   const alone = more.length > 0 ? Infinity : known(() => epsilonOf(first.event, delta / 2).epsilon);
   const all = composed(runs.map((run) => run.event));
   const share = delta / 2 / filterOrders.length;

@@ -1,6 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { blobModel, blobs } from '../../test/support/blobs.ts';
+import { temporaryFolder } from '../../test/support/temp.ts';
 import { buildModel } from '../models/index.ts';
+import { readBudget } from '../privacy/budget.ts';
 import { evaluate } from './evaluate.ts';
 import { evaluatePrivately } from './private-evaluation.ts';
 
@@ -19,6 +21,15 @@ describe('private evaluation', () => {
     const again = await evaluatePrivately(model, blobs(), { epsilon: 4, delta: 1e-5 });
     expect(again.loss).toBeNull();
     expect(again.accuracy).not.toBe(found.accuracy);
+  });
+
+  it('is charged to a budget, which refuses what would overrun it and then shows nothing', async () => {
+    const budget = temporaryFolder().write('budget.json', JSON.stringify({ epsilon: 3, delta: 1e-5 }));
+    const target = { epsilon: 2, delta: 5e-6, budget };
+    const { event } = await evaluatePrivately(model, blobs(), target);
+    expect(readBudget(budget).runs).toEqual([{ id: expect.any(String) as string, name: expect.stringContaining('evaluation') as string, event, neighbors: 'add-remove' }]);
+    await expect(evaluatePrivately(model, blobs(), target)).rejects.toThrow('would overrun the budget');
+    expect(readBudget(budget).runs).toHaveLength(1);
   });
 
   it('refuses a bound that is none, and has nothing to say without one where nothing is right or wrong', async () => {

@@ -1,8 +1,10 @@
+import { randomBytes } from 'node:crypto';
 import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import type { Measure, PrivacyEvent } from '../privacy/index.ts';
-import { privateMeans } from '../privacy/means.ts';
+import { reserve } from '../privacy/budget.ts';
+import { meansPlan } from '../privacy/means.ts';
 import { type EvaluateOptions, evaluate } from './evaluate.ts';
 
 export interface PrivateEvaluateOptions extends EvaluateOptions {
@@ -11,6 +13,8 @@ export interface PrivateEvaluateOptions extends EvaluateOptions {
   readonly delta: number;
   /** What each record's loss is cut to; without it, no loss is released. */
   readonly lossBound?: number | undefined;
+  /** A file with the ε and δ that all releases about the same records may spend together; this one is charged to it. */
+  readonly budget?: string | undefined;
 }
 
 /** What may be shown to anyone. */
@@ -33,12 +37,13 @@ export interface PrivateEvaluation {
  * A model's accuracy and loss on **private** data, with noise: (ε, δ)-differential privacy for each record of that data, one
  * added or removed. It is a release of its own, about records that the training did not touch: a record that is in one of
  * the two data sets alone has that one's ε; one that is in both has both ({@link PrivateEvaluation.event} composes), and
- * so has every further evaluation on the same data.
+ * so has every further evaluation on the same data. A `budget` file that training shares adds them up, and refuses what
+ * would overrun it.
  *
- * @throws GhostgradError as {@link evaluate} does, and when there is nothing to release
+ * @throws GhostgradError as {@link evaluate} does, when there is nothing to release, and when the budget does not hold it
  */
 export async function evaluatePrivately(
-  model: Graph, dataset: Dataset, { epsilon, delta, lossBound, ...options }: PrivateEvaluateOptions,
+  model: Graph, dataset: Dataset, { epsilon, delta, lossBound, budget, ...options }: PrivateEvaluateOptions,
 ): Promise<PrivateEvaluation> {
   const losses: number[] = [];
   const right: number[] = [];
@@ -57,9 +62,14 @@ export async function evaluatePrivately(
   if (lossBound !== undefined && !(lossBound > 0 && Number.isFinite(lossBound))) {
     throw new GhostgradError({ what: 'bound of the loss out of range', where: '--loss-bound', found: String(lossBound), expected: 'a finite number above 0' });
   }
-  const { means, deviations, event, ...spent } = privateMeans({ measured, size, epsilon, delta });
+  const plan = meansPlan({ measures: measured.map(({ measure }) => measure), size, epsilon, delta });
+  const { deviations, event } = plan;
+  if (budget !== undefined) {
+    await reserve(budget, { id: randomBytes(16).toString('hex'), name: `evaluation of ${model.name}`, event, neighbors: 'add-remove' });
+  }
+  const means = plan.release(measured.map(({ values }) => values));
   return {
     accuracy: means['accuracy'] ?? null, loss: means['loss'] ?? null, examples: size,
-    deviations: { accuracy: deviations['accuracy'] ?? null, loss: deviations['loss'] ?? null }, ...spent, event,
+    deviations: { accuracy: deviations['accuracy'] ?? null, loss: deviations['loss'] ?? null }, epsilon: plan.epsilon, delta, event,
   };
 }

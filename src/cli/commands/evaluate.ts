@@ -22,6 +22,7 @@ interface Options {
   readonly epsilon?: number;
   readonly delta?: number;
   readonly lossBound?: number;
+  readonly budget?: string;
 }
 
 export const evaluate = define<Options>({
@@ -41,9 +42,10 @@ export const evaluate = define<Options>({
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
       .option('--epsilon <epsilon>', 'the data is private: tell its accuracy with noise, within this ε for each record', number)
       .option('--delta <delta>', 'its δ', number)
-      .option('--loss-bound <bound>', 'also tell the loss, each cut to this', number),
-  run: async ([path = ''], { data, loss, shape = [], epsilon, delta, lossBound, ...options }) => {
-    const target = targetOf(epsilon, delta, lossBound);
+      .option('--loss-bound <bound>', 'also tell the loss, each cut to this', number)
+      .option('--budget <file>', 'charge it to a budget that other releases about the same records share'),
+  run: async ([path = ''], { data, loss, shape = [], epsilon, delta, lossBound, budget, ...options }) => {
+    const target = targetOf(epsilon, delta, lossBound ?? budget);
     const model = openModel(path);
     const dataset = await loadData(parseSpec(data, '--data') as DataSpec);
     const settings = {
@@ -53,7 +55,7 @@ export const evaluate = define<Options>({
       ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
     };
     if (target !== null) {
-      const found = await evaluatePrivately(model, dataset, { ...settings, ...target, lossBound });
+      const found = await evaluatePrivately(model, dataset, { ...settings, ...target, lossBound, budget });
       const { deviations } = found;
       const plusMinus = (value: number | null, noise: number | null, text: (x: number) => string): string | undefined =>
         value === null || noise === null ? undefined : `${text(value)} ± ${text(noise)}`;
@@ -81,12 +83,12 @@ export const evaluate = define<Options>({
 
 /** The (ε, δ) of a private evaluation; null where the data is public. */
 function targetOf(
-  epsilon: number | undefined, delta: number | undefined, lossBound: number | undefined,
+  epsilon: number | undefined, delta: number | undefined, other: number | string | undefined,
 ): { readonly epsilon: number; readonly delta: number } | null {
   if (epsilon !== undefined && delta !== undefined) return { epsilon, delta };
-  if (epsilon === undefined && delta === undefined && lossBound === undefined) return null;
+  if (epsilon === undefined && delta === undefined && other === undefined) return null;
   throw new GhostgradError({
-    what: 'evaluation on private data needs its ε and δ', where: epsilon === undefined ? '--epsilon' : '--delta', expected: '--epsilon and --delta, or neither of them and no --loss-bound',
+    what: 'evaluation on private data needs its ε and δ', where: epsilon === undefined ? '--epsilon' : '--delta', expected: '--epsilon and --delta, or neither of them, and no --loss-bound or --budget',
     fix: 'e.g. --epsilon 1 --delta 1e-5',
   });
 }
