@@ -2,10 +2,12 @@ import { copyFileSync, existsSync, readFileSync, readdirSync, rmSync, writeFileS
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { type TrainingInput, prepare, train } from '../src/index.ts';
+import { readModel } from '../src/graph/file.ts';
 import { buildModel } from '../src/models/index.ts';
 import { certificateSchema, epsilonOf } from '../src/privacy/index.ts';
 import { verifyLedger } from '../src/privacy/ledger.ts';
 import { datasetFromTensors } from '../src/data/index.ts';
+import { decodeSafetensors } from '../src/tensor/safetensors.ts';
 import { float32, int64 } from '../src/tensor/tensor.ts';
 import { fakeEngine as engine } from './support/fake-engine.ts';
 import { temporaryFolder } from './support/temp.ts';
@@ -107,6 +109,44 @@ describe('a resumed run', () => {
     await cutOff(cut, 6, plain);
     await train(recipe(cut, plain), { engine, resume: true });
     expect(readFileSync(join(cut, 'model.onnx'))).toEqual(readFileSync(join(whole, 'model.onnx')));
+  });
+
+  it.each([['a moving average', { ema: 0.9 }], ['the mean of the last steps', { last: 4 }]] as const)('with %s ends as one that was not interrupted', async (_, average) => {
+    const [whole, cut, raw] = [folder(), folder(), folder()];
+    const training = { steps: 10, seed: 5, average, optimizer: { name: 'adam', learningRate: 0.1, noiseCorrection: true } } as const;
+    const values = (output: string, name = 'model.onnx') => {
+      if (name === 'model.onnx') return [...readModel(join(output, name)).initializers].map(([key, t]) => [key, [...t.data as Float32Array]]);
+      const [file] = readdirSync(join(output, 'checkpoint')).filter((each) => each.startsWith('step-10-'));
+      const { tensors } = decodeSafetensors(readFileSync(join(output, 'checkpoint', file!)), 'checkpoint');
+      return [...tensors].flatMap(([key, t]) => (key.startsWith('parameters/') ? [[key.slice(11), [...t.data as Float32Array]]] : []));
+    };
+    await train(recipe(whole, { training }), { engine });
+    await cutOff(cut, 6, { training });
+    expect((await goOn(cut, { training })).warnings).toBe('');
+    expect(readFileSync(join(cut, 'model.onnx'))).toEqual(readFileSync(join(whole, 'model.onnx')));
+    // The steps are those of a run without an average, whose parameters the checkpoint keeps.
+    const { average: __, ...plain } = training;
+    await train(recipe(raw, { training: plain }), { engine });
+    expect(new Map(values(whole, 'checkpoint') as [])).toEqual(new Map(values(raw) as []));
+    expect(values(whole)).not.toEqual(values(raw));
+  });
+
+  it('that stops early saves the average of the steps taken', async () => {
+    const output = folder();
+    const stop = new AbortController();
+    const training = { steps: 10, seed: 5, average: { last: 8 }, optimizer: { name: 'sgd', learningRate: 0.1 } } as const;
+    const seen: number[][] = [];
+    const run = await prepare(recipe(output, { training: { ...training, average: { last: 1 } } }), { engine });
+    const weights = ({ initializers }: ReturnType<typeof run.model>) => [...initializers.values()].flatMap(({ data }) => [...data as Float32Array]);
+    for await (const { step } of run.steps()) {
+      seen.push(weights(run.model()));
+      if (step === 3) break;
+    }
+    await run.release();
+    const stopped = folder();
+    await train(recipe(stopped, { training }), { engine, signal: stop.signal, onStep: ({ step }) => void (step === 3 && stop.abort()) });
+    const found = weights(readModel(join(stopped, 'model.onnx')));
+    found.forEach((x, i) => expect(x).toBeCloseTo(seen.reduce((sum, w) => sum + w[i]! / 3, 0), 6));
   });
 
   it('refuses another recipe, another model, a folder that was tampered with, and company', async () => {

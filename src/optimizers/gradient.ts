@@ -31,3 +31,9 @@ export function valuesOf(gradient: UsableGradient): Gradients {
   if (!plain.has(gradient)) assertPrivatised(gradient as Privatised);
   return gradient.gradients;
 }
+
+const noNoise: ReadonlyMap<string, number> = new Map();
+
+/** Standard deviation of the noise on every number of a parameter's gradient; none for one without privacy. */
+export const noiseOf = (gradient: UsableGradient): ReadonlyMap<string, number> =>
+  ('deviations' in gradient ? gradient.deviations : noNoise);

@@ -1,10 +1,11 @@
+import { type NoiseCorrectionOptions, noiseFields } from './adam.ts';
 import { type Optimizer, elementwise } from './optimizer.ts';
 import { decay, flag, nonNegative, positive, readOptions } from './options.ts';
 
 // Optimizers whose rate adapts to each parameter as a whole: a step is as long, next to the weights that it changes, in every
 // layer. Their ratios are computed from privatised gradients and public weights, hence cost no privacy.
 
-export interface LambOptions {
+export interface LambOptions extends NoiseCorrectionOptions {
   /** Default 0.001. */
   readonly learningRate?: number;
   /** Decay of the running mean of gradients; default 0.9. */
@@ -21,28 +22,30 @@ export interface LambOptions {
 
 const lambFields = {
   learningRate: positive(1e-3), beta1: decay(0.9), beta2: decay(0.999), epsilon: positive(1e-6), weightDecay: nonNegative(0),
-  biasCorrection: flag(true),
+  biasCorrection: flag(true), ...noiseFields,
 };
 
 /**
  * LAMB: Adam's direction u = m̂/(√v̂ + ε) + λw, its length brought to that of the weights: w ← w − η·‖w‖/‖u‖·u, for each
  * parameter by itself, and w ← w − η·u where ‖w‖ or ‖u‖ is 0 (You et al., ICLR 2020, algorithm 2, φ the identity). Weights
- * drawn near zero take small steps at first; zero ones take Adam's.
+ * drawn near zero take small steps at first; zero ones take Adam's. `noiseCorrection` is that of {@link adam}.
  */
 export function lamb(options: LambOptions = {}): Optimizer {
   const read = readOptions('optimizer lamb', lambFields, options);
-  const { beta1, beta2, epsilon, weightDecay, biasCorrection } = read;
+  const { beta1, beta2, epsilon, weightDecay, biasCorrection, noiseCorrection, noiseFloor } = read;
   return elementwise({
     name: 'lamb',
     options: read,
     slots: ['mean', 'square'],
+    noiseDecay: noiseCorrection ? beta2 : undefined,
     sweep: (rate, step) => {
       const first = biasCorrection ? 1 / (1 - beta1 ** step) : 1;
       const second = biasCorrection ? 1 / (1 - beta2 ** step) : 1;
-      return (w, gradient, [mean, square]) => {
+      return (w, gradient, [mean, square], noise) => {
         if (mean === undefined || square === undefined) throw new Error('LAMB needs both of its moments');
+        const [known, least] = [second * noise, noiseFloor * second * noise];
         const direction = (i: number): number =>
-          first * mean[i]! / (Math.sqrt(second * square[i]!) + epsilon) + weightDecay * w[i]!;
+          first * mean[i]! / (Math.sqrt(Math.max(second * square[i]! - known, least)) + epsilon) + weightDecay * w[i]!;
         let [lengthOfWeights, lengthOfStep] = [0, 0];
         for (let i = 0; i < w.length; i++) {
           const g = gradient[i]!;

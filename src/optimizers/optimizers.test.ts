@@ -9,7 +9,7 @@ import { adam, adamw } from './adam.ts';
 import { adagrad, lion, rmsprop } from './adaptive.ts';
 import { type PlainGradient, plainGradient } from './gradient.ts';
 import { lamb, lars } from './layerwise.ts';
-import type { Optimizer, OptimizerState, Parameters } from './optimizer.ts';
+import type { Optimizer, OptimizerState, Parameters, StateTensor } from './optimizer.ts';
 import { type OptimizerSpec, buildOptimizer } from './registry.ts';
 import { sgd } from './sgd.ts';
 
@@ -198,6 +198,7 @@ describe('every optimizer', () => {
     { name: 'sgd', learningRate: 0.1, momentum: 0.9, nesterov: true, weightDecay: 0.01 },
     { name: 'adam' }, { name: 'adamw', weightDecay: 0.1 },
     { name: 'lamb', weightDecay: 0.1 }, { name: 'lars', learningRate: 1 }, { name: 'adagrad' }, { name: 'rmsprop', momentum: 0.9 }, { name: 'lion' },
+    { name: 'adam', noiseCorrection: true },
   ];
 
   it('continues bit for bit from a copy of its state', () => {
@@ -209,7 +210,7 @@ describe('every optimizer', () => {
       let state = optimizer.init(parameters);
       for (const [t, g] of gradients.entries()) {
         if (t === 5) {
-          const copy = (m: Parameters): Parameters =>
+          const copy = <T extends StateTensor>(m: ReadonlyMap<string, T>): ReadonlyMap<string, T> =>
             new Map([...m].map(([n, x]) => [n, { ...x, data: x.data.slice() }]));
           parameters = copy(parameters);
           state = { step: state.step, tensors: copy(state.tensors) };
@@ -283,7 +284,7 @@ describe('buildOptimizer', () => {
     expect(buildOptimizer({ name: 'sgd', learningRate: 0.5 }).options)
       .toEqual({ learningRate: 0.5, momentum: 0, nesterov: false, weightDecay: 0 });
     expect(buildOptimizer({ name: 'adamw' }).options)
-      .toEqual({ learningRate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0.01 });
+      .toEqual({ learningRate: 1e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weightDecay: 0.01, noiseCorrection: false, noiseFloor: 0.03 });
     expect(buildOptimizer({ name: 'adam', learningRate: 0.2 }).learningRate).toBe(0.2);
   });
 

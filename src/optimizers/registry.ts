@@ -1,9 +1,12 @@
+import { GhostgradError } from '../errors.ts';
 import { unknownName } from '../suggest.ts';
 import { type AdamOptions, adam, adamw } from './adam.ts';
 import { type AdagradOptions, type LionOptions, type RmspropOptions, adagrad, lion, rmsprop } from './adaptive.ts';
+import { type AverageSpec, averaged } from './average.ts';
 import { type LambOptions, type LarsOptions, lamb, lars } from './layerwise.ts';
 import type { Optimizer } from './optimizer.ts';
 import { type SgdOptions, sgd } from './sgd.ts';
+import { shrunk } from './shrinkage.ts';
 
 /** An optimizer as a recipe writes it: its name and its options side by side. */
 export type OptimizerSpec =
@@ -42,4 +45,34 @@ export function buildOptimizer(spec: OptimizerSpec): Optimizer {
   const { name, ...options } = spec;
   if (!isOptimizerName(name)) throw unknownName('optimizer', String(name), optimizerNames);
   return table[name](options);
+}
+
+/** How a recipe goes from noised gradients to a model; all of it is post-processing, and costs no privacy. */
+export interface UpdateSpec {
+  readonly optimizer: OptimizerSpec;
+  /** What becomes of a gradient first; by default nothing. */
+  readonly denoise?: Denoise | undefined;
+  /** What the model is made of; by default the parameters of the last step. */
+  readonly average?: AverageSpec | undefined;
+}
+
+export const denoisers = ['james-stein'] as const;
+export type Denoise = (typeof denoisers)[number];
+
+/**
+ * The optimizer of a run, with what it does to gradients before its step, and to parameters after it.
+ *
+ * @param steps that the run takes
+ * @throws GhostgradError as {@link buildOptimizer}, and for parts that exclude each other
+ */
+export function buildUpdate({ optimizer, denoise, average }: UpdateSpec, steps: number): Optimizer {
+  const built = buildOptimizer(optimizer);
+  if (denoise !== undefined && built.options['noiseCorrection'] === true) {
+    throw new GhostgradError({
+      what: 'noiseCorrection needs gradients with their noise as it was added', where: 'training.denoise', found: denoise,
+      expected: 'one of the two', fix: 'leave out denoise, or noiseCorrection',
+    });
+  }
+  const following = denoise === undefined ? built : shrunk(built);
+  return average === undefined ? following : averaged(following, average, steps);
 }

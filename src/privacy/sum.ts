@@ -2,6 +2,7 @@ import { GhostgradError } from '../errors.ts';
 import type { StepKeys } from '../random/ratchet.ts';
 import { type NoiseTarget, addNoise } from '../random/noise.ts';
 import type { NoiseThreads } from '../random/noise-threads.ts';
+import { noiseDeviations } from './allocation.ts';
 import { type Group, type Groups, groupsOf, parametersOf, samePartition } from './groups.ts';
 import { countLaw, gradientLaws, measureLaw } from './lattice.ts';
 import { type PrivacyPlan, assertPlan } from './plan.ts';
@@ -31,6 +32,8 @@ export interface Privatised {
   readonly step: number;
   /** Noised sum over the public normaliser, for each parameter, in the parameter's layout. */
   readonly gradients: ReadonlyMap<string, Float32Array>;
+  /** Standard deviation of the noise on every number of a parameter's gradient: public, as what it follows from is. */
+  readonly deviations: ReadonlyMap<string, number>;
   /** With the thresholds that the sum was clipped to. */
   readonly groups: Groups;
   /**
@@ -201,15 +204,18 @@ function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
 }
 
 function seal(
-  { groups, targets, counted: [counts], measured: [measured] }: Taken, { normaliser }: PrivacyPlan, { step }: StepKeys,
+  { groups, targets, counted: [counts], measured: [measured] }: Taken, plan: PrivacyPlan, { step }: StepKeys,
 ): Privatised {
+  const { normaliser } = plan;
   const gradients: ReadonlyMap<string, Float32Array> = new Map(targets.map(({ parameter, values }) =>
     [parameter, values instanceof Float32Array ? values : Float32Array.from(values)]));
   const fractions = counts === undefined ? null
     : Object.freeze(Array.from(counts.values, (count) => fractionWithin(count, normaliser)));
   const metrics = measured === undefined ? null : Object.freeze(Object.fromEntries(measured.measures.map((measure, i) =>
     [measure.name, meanOf(measured.sums[i]!, measure, normaliser)])));
-  const result = Object.freeze({ step, gradients, groups, fractions, metrics }) as Privatised;
+  const noise = noiseDeviations(groups, plan);
+  const deviations: ReadonlyMap<string, number> = new Map(groups.flatMap(({ parameters }, k) => parameters.map((name) => [name, noise[k]! / normaliser] as const)));
+  const result = Object.freeze({ step, gradients, deviations, groups, fractions, metrics }) as Privatised;
   genuine.add(result);
   return result;
 }

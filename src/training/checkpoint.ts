@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { z } from 'zod';
 import { GhostgradError } from '../errors.ts';
 import { type Files, explained, syncFolder, writeAll, writeDurably, writeFileAtomically } from '../files.ts';
-import type { OptimizerState, Parameters } from '../optimizers/index.ts';
+import type { OptimizerState, Parameters, StateTensor } from '../optimizers/index.ts';
 import { type Groups, withNorms } from '../privacy/index.ts';
 import { type Ratchet, restoreRatchet } from '../random/ratchet.ts';
 import { decodeSafetensors, safetensorsChunks } from '../tensor/safetensors.ts';
@@ -76,7 +76,7 @@ export function saveCheckpoint(folder: string, checkpoint: Checkpoint, keys: Rat
   const about: z.input<typeof aboutSchema> = {
     format: 'ghostgrad-checkpoint/1', step: state.step, lines, key: sha256(secret), settings,
   };
-  const prefixed = (prefix: string, tensors: ReadonlyMap<string, FloatTensor>) =>
+  const prefixed = (prefix: string, tensors: ReadonlyMap<string, StateTensor>) =>
     [...tensors].map(([key, value]) => [`${prefix}/${key}`, value] as const);
   const tensors = new Map<string, Tensor>([
     ...prefixed('parameters', parameters),
@@ -111,14 +111,14 @@ export function loadCheckpoint(folder: string): Saved | null {
     if (key !== undefined && about.key !== sha256(key)) continue;
     const keys = key === undefined ? null : restoreRatchet(key);
     if (keys !== null && keys.step !== about.step) throw damaged(path, `step ${about.step}, with a key of step ${keys.step}`);
-    const under = (prefix: string) => new Map([...tensors].flatMap(([entry, value]) =>
-      entry.startsWith(`${prefix}/`) ? [[entry.slice(prefix.length + 1), value as FloatTensor] as const] : []));
+    const under = <T extends StateTensor>(prefix: string) => new Map([...tensors].flatMap(([entry, value]) =>
+      entry.startsWith(`${prefix}/`) ? [[entry.slice(prefix.length + 1), value as T] as const] : []));
     const numbers = (entry: string): number[] => Array.from((tensors.get(entry)?.data ?? []) as ArrayLike<number>);
     key?.fill(0);
     return {
       lines: about.lines,
       settings: about.settings,
-      parameters: under('parameters'),
+      parameters: under<FloatTensor>('parameters'),
       state: { step: about.step, tensors: under('optimizer') },
       groups: (plan) => plan.length === 0 ? plan : withNorms(plan, numbers('thresholds'), numbers('estimates')),
       keys,

@@ -11,6 +11,8 @@ import {
   type ScheduleOptions,
   buildOptimizer,
   buildSchedule,
+  buildUpdate,
+  denoisers,
 } from '../optimizers/index.ts';
 import { parseWith } from '../parse.ts';
 import { defaultNeighbors, samplings, supportedNeighbors, supportedSampling } from '../privacy/index.ts';
@@ -61,6 +63,10 @@ const trainingSchema = z.strictObject({
     learningRate: 1e-3,
   }),
   schedule: z.union([text, named<ScheduleOptions>('a mapping with the name of a schedule')]).default('constant'),
+  // What becomes of a noised gradient before the optimizer's step.
+  denoise: z.enum(denoisers).optional(),
+  // The parameters of the model: a moving average, or the mean of the last steps, in place of the last ones.
+  average: z.union([z.strictObject({ ema: z.number().gt(0).lt(1) }), z.strictObject({ last: count })]).optional(),
   seed: z.union([z.number().int(), text]).optional(),
 });
 
@@ -169,6 +175,7 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   if (recipe.privacy !== 'none') measuresOf(recipe.privacy.metrics, recipe.loss);
   checkBudget(recipe, file);
   buildSchedule(schedule as ScheduleName, 100);
+  buildUpdate(recipe.training, 100);
   return {
     ...recipe,
     privacy: recipe.privacy === 'none' ? 'none' : withNeighbors(recipe.privacy),

@@ -5,7 +5,7 @@ import { defaultRho } from '../clipping/norm.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Files } from '../files.ts';
 import type { Graph } from '../graph/ir.ts';
-import { type ScheduleName, buildOptimizer, buildSchedule } from '../optimizers/index.ts';
+import { type ScheduleName, buildSchedule, buildUpdate } from '../optimizers/index.ts';
 import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, privacyPlan } from '../privacy/index.ts';
 import { signer } from '../privacy/signature.ts';
 import { ratchet } from '../random/ratchet.ts';
@@ -101,7 +101,7 @@ export interface Run {
   readonly resumedAt: number;
   /** Takes the remaining steps, one an iteration, until `signal` aborts; a step that has begun is finished. */
   steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined>;
-  /** The model with the parameters as they are now. */
+  /** The model with the parameters as they are now, averaged where the recipe says so. */
   model(): Graph;
   /** What was spent up to now; null without privacy. */
   certificate(): Certificate | null;
@@ -193,7 +193,7 @@ async function prepared(
     clipping: { function: recipe.clipping.function, gamma: recipe.clipping.gamma, groups: partition },
     right: plan?.metrics?.measures.some(({ name }) => name === 'trainingAccuracy'),
   }, { batchSize, steps: plannedSteps });
-  const optimizer = buildOptimizer(recipe.training.optimizer);
+  const optimizer = buildUpdate(recipe.training, plannedSteps);
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
   let parameters: Parameters = saved?.parameters ?? copiesOf(task.model, analysis.parameters);
   let state = saved?.state ?? optimizer.init(parameters);
@@ -283,7 +283,7 @@ async function prepared(
     });
 
   const trained = (): Graph =>
-    withParameters(source.model, parameters, {
+    withParameters(source.model, optimizer.released(parameters, state), {
       'ghostgrad.loss': recipe.loss,
       'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
     });
