@@ -42,6 +42,17 @@ export function checkAdditions(units: number, parts: number): void {
 }
 
 /**
+ * The least power of two of units in a micro-batch at which {@link checkAdditions} takes all draws but those that are most
+ * unlikely: batches of the size itself where it is `fixed`, else twice as large ones.
+ */
+export function leastMicroBatch(batchSize: number, fixed: boolean): number {
+  const units = (fixed ? 1 : 2) * batchSize;
+  // What is left of a batch makes a few smaller ones.
+  const parts = Math.max(1, mostAdditions / units - 4);
+  return 2 ** Math.ceil(Math.log2(Math.max(1, units / parts)));
+}
+
+/**
  * The grid and levels of noise of standard deviation `deviation` (of the continuous Gaussian that it is as private as) on
  * `size` numbers, of which one unit changes the sum by `norm`: the fewest levels at which √size·g ≤ 7·2^-13·norm. All of it
  * follows from public numbers.

@@ -1,7 +1,7 @@
 import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
-import { type Groups, type PrivacyPlan, clippedSum, nextGroups, privatise, privatiseInParallel, withMeasures } from '../privacy/index.ts';
+import { type Groups, type PrivacyPlan, clippedSum, hasFixedSize, nextGroups, privatise, privatiseInParallel, withMeasures } from '../privacy/index.ts';
 import { checkAdditions } from '../privacy/lattice.ts';
 import { type Ledger, type LedgerLine, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
@@ -10,7 +10,7 @@ import type { Ratchet } from '../random/ratchet.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { batchSource } from './examples.ts';
 import { measuredIn } from './private-metrics.ts';
-import type { Parameters, StepProgram, StepResult } from './step.ts';
+import { type Parameters, type StepProgram, type StepResult, smallerParts } from './step.ts';
 
 /** The gradient of one logical step, and what was seen in computing it. */
 export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' | 'norms'> {
@@ -85,7 +85,8 @@ export function privateGradients({
 }): GradientSource {
   requireClips(program, plan);
   // A draw is never twice as large as expected where that would matter.
-  if (plan.noise === 'discrete') checkAdditions(2 * plan.batchSize, 2 * Math.ceil(plan.batchSize / program.microBatch));
+  const most = (hasFixedSize(plan.sampling) ? 1 : 2) * plan.batchSize;
+  if (plan.noise === 'discrete') checkAdditions(most, Math.ceil(most / program.microBatch) + smallerParts);
   let awaited = replay?.charged ?? [];
   let charged = (ledger?.length ?? 0) - awaited.length;
 

@@ -1,6 +1,7 @@
 import { proofBatchSizes } from '../autodiff/batch-independence.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { hasFixedSize } from '../privacy/index.ts';
+import { leastMicroBatch } from '../privacy/lattice.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type Tensor, type TensorType, bytesPerElement, sizeOf, zeros } from '../tensor/tensor.ts';
@@ -35,6 +36,8 @@ export interface MicroBatchLimits {
   readonly typical: number;
   /** Logical batches of the whole run. */
   readonly steps: number;
+  /** Units that a physical batch holds at least, whatever it takes; default 1. */
+  readonly least?: number | undefined;
   /** Most memory that a step may take; `auto`: {@link memoryShare} of what is free. */
   readonly memoryMiB: number | 'auto';
 }
@@ -59,7 +62,7 @@ const backwardFactor = 4;
  * room for it. Losers are released.
  */
 export async function fastestStep(
-  analysis: Analysis, settings: Omit<StepSettings, 'microBatch'>, { typical, steps, memoryMiB }: MicroBatchLimits,
+  analysis: Analysis, settings: Omit<StepSettings, 'microBatch'>, { typical, steps, least = 1, memoryMiB }: MicroBatchLimits,
 ): Promise<MicroBatchChoice> {
   const limit = memoryMiB === 'auto' ? (memoryShare * availableMemory()) / 2 ** 20 : memoryMiB;
   const lanes = lanesFor(analysis, settings.threads ?? defaultThreads());
@@ -73,8 +76,8 @@ export async function fastestStep(
   };
   const drop = async (microBatch: number): Promise<void> => trials.get(microBatch)?.release();
   try {
-    const start = firstSize(Math.min(defaultMicroBatch, top), lanes * bytesPerUnit(analysis) * backwardFactor, limit * 2 ** 20);
-    const { best, all, why } = await search({ start, top, limit, measure, drop, units: steps * typical });
+    const start = firstSize(Math.min(Math.max(least, defaultMicroBatch), top), least, lanes * bytesPerUnit(analysis) * backwardFactor, limit * 2 ** 20);
+    const { best, all, why } = await search({ start, least, top, limit, measure, drop, units: steps * typical });
     kept = trials.get(best.microBatch);
     return { program: kept!, reason: `${describe(all)}; ${why}` };
   } finally {
@@ -85,17 +88,19 @@ export async function fastestStep(
 
 /** The step at the physical batch size that a recipe names, or else the fastest one ({@link fastestStep}). */
 export async function stepFor(
-  analysis: Analysis, { training: { seed }, privacy, performance: { microBatch, memoryMiB } }: Recipe,
+  analysis: Analysis, { training: { seed, fullBatch = false }, privacy, performance: { microBatch, memoryMiB } }: Recipe,
   settings: Omit<StepSettings, 'microBatch'>, { batchSize, steps }: { readonly batchSize: number; readonly steps: number },
 ): Promise<MicroBatchChoice> {
   const at = async (size: number, reason: string): Promise<MicroBatchChoice> =>
     ({ program: await compileStep(analysis, { ...settings, microBatch: size }), reason });
   if (microBatch !== 'auto') return at(microBatch, 'as the recipe says');
   // The size shows in the last bits of a sum, and what is measured is never quite the same again.
-  if (seed !== undefined) return at(Math.min(defaultMicroBatch, Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
+  const isFixed = fullBatch || (privacy !== 'none' && hasFixedSize(privacy.sampling));
+  const least = privacy !== 'none' && privacy.noise === 'discrete' ? leastMicroBatch(batchSize, isFixed) : 1;
+  if (seed !== undefined)
+    return at(Math.min(Math.max(least, defaultMicroBatch), Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
   // A Poisson draw is of the expected size, give or take its root.
-  const isFixed = privacy !== 'none' && hasFixedSize(privacy.sampling);
-  return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, memoryMiB });
+  return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, least, memoryMiB });
 }
 
 /**
@@ -105,8 +110,10 @@ export async function stepFor(
  * @param units of the whole run
  * @param drop called for every size that was measured and is not the best
  */
-export async function search({ start, top, limit, units, measure, drop }: {
+export async function search({ start, least = 1, top, limit, units, measure, drop }: {
   readonly start: number;
+  /** As in {@link MicroBatchLimits}. */
+  readonly least?: number | undefined;
   readonly top: number;
   readonly limit: number;
   readonly units: number;
@@ -145,7 +152,7 @@ export async function search({ start, top, limit, units, measure, drop }: {
   }
   if (best === first) {
     const smaller = (next: Trial): boolean => best.peakMiB > limit || next.unitsPerSecond >= best.unitsPerSecond;
-    for (let going = true; going && best.microBatch > 1;) going = await attempt(best.microBatch / 2, smaller);
+    for (let going = true; going && best.microBatch > least;) going = await attempt(best.microBatch / 2, smaller);
   }
   return { best, all, why };
 }
@@ -174,8 +181,8 @@ function largestInBudget(wanted: number, analysis: Analysis, settings: StepSetti
 }
 
 /** `wanted`, halved until that many units fit. */
-function firstSize(wanted: number, bytesEach: number, limit: number): number {
-  return wanted > 1 && wanted * bytesEach > limit ? firstSize(wanted / 2, bytesEach, limit) : wanted;
+function firstSize(wanted: number, least: number, bytesEach: number, limit: number): number {
+  return wanted > least && wanted * bytesEach > limit ? firstSize(wanted / 2, least, bytesEach, limit) : wanted;
 }
 
 /** Bytes of the forward pass's values for one unit. */

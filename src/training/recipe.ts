@@ -42,7 +42,8 @@ const privacySchema = z.strictObject({
   noiseMultiplier: z.number().positive().optional(),
   delta: z.number().gt(0).lt(1),
   accountant: z.enum(['auto', 'pld', 'rdp', 'gdp', 'exact-gaussian']).default('auto'),
-  sampling: z.enum(samplings).default('poisson'),
+  // Default: poisson, or full-batch where training.fullBatch is true: {@link resolveRecipe}.
+  sampling: z.enum(samplings).optional(),
   // The most examples of a step under truncated-poisson.
   maxBatchSize: count.optional(),
   // Where none is named, the sampling's own: {@link resolveRecipe}.
@@ -56,6 +57,8 @@ const privacySchema = z.strictObject({
 
 const trainingSchema = z.strictObject({
   batchSize: z.number().positive().optional(),
+  // Every step takes all of the data: batchSize is N, and privacy.sampling full-batch.
+  fullBatch: z.boolean().optional(),
   epochs: z.number().positive().optional(),
   steps: count.optional(),
   optimizer: named<OptimizerSpec>('a mapping with the name of an optimizer').prefault({
@@ -140,10 +143,13 @@ export type RecipeInput = Omit<z.input<typeof recipeSchema>, 'training'> & {
 export type Recipe = Omit<z.output<typeof recipeSchema>, 'privacy'> & { readonly privacy: 'none' | PrivacyRecipe };
 
 /** The privacy options of a recipe that has any. */
-export type PrivacyRecipe = ReturnType<typeof withNeighbors>;
+export type PrivacyRecipe = ReturnType<typeof withSampling>;
 
-const withNeighbors = (privacy: z.output<typeof privacySchema>) =>
-  ({ ...privacy, neighbors: supportedNeighbors(privacy.neighbors ?? defaultNeighbors(privacy.sampling), privacy.sampling) });
+/** With the sampling, and the neighbours, that are meant where none are named. */
+function withSampling(privacy: z.output<typeof privacySchema>, fullBatch: boolean) {
+  const sampling = privacy.sampling ?? (fullBatch ? 'full-batch' : 'poisson');
+  return { ...privacy, sampling, neighbors: supportedNeighbors(privacy.neighbors ?? defaultNeighbors(sampling), sampling) };
+}
 
 /**
  * The recipe with all defaults filled in.
@@ -167,7 +173,8 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   const recipe = parseWith(recipeSchema, raw, file, fixOf);
   const { optimizer, schedule } = recipe.training;
   checkModel(recipe.model, `${file}: model`);
-  checkLength(recipe, file);
+  const fullBatch = takesAll(recipe, file);
+  checkLength(recipe.training, fullBatch, file);
   checkClipping(recipe.clipping, `${file}: clipping`);
   if (typeof recipe.clipping.function !== 'string') parseClipFunction(recipe.clipping.function, `${file}: clipping.function`);
   if (recipe.privacy !== 'none') checkPrivacy(recipe.privacy, recipe.performance.mode, file);
@@ -178,8 +185,8 @@ export function resolveRecipe(raw: unknown, file = 'recipe'): Recipe {
   buildUpdate(recipe.training, 100);
   return {
     ...recipe,
-    privacy: recipe.privacy === 'none' ? 'none' : withNeighbors(recipe.privacy),
-    training: { ...recipe.training, optimizer: { ...optimizer, ...buildOptimizer(optimizer).options } },
+    privacy: recipe.privacy === 'none' ? 'none' : withSampling(recipe.privacy, fullBatch),
+    training: { ...recipe.training, ...(fullBatch && { fullBatch }), optimizer: { ...optimizer, ...buildOptimizer(optimizer).options } },
     // Without clipping there are no norms to compute.
     performance: { ...recipe.performance, mode: recipe.privacy === 'none' ? 'non-private' : recipe.performance.mode },
   };
@@ -208,8 +215,19 @@ function checkModel(model: ModelReference, where: string): void {
 /** Whether a model's text is a path and not the name of a builder. */
 export const isModelFile = (model: string): model is `${string}.onnx` => model.toLowerCase().endsWith('.onnx');
 
-function checkLength({ training, privacy }: z.output<typeof recipeSchema>, file: string): void {
-  const { epochs, steps, batchSize } = training;
+/** Whether every step takes all of the data, which training.fullBatch and privacy.sampling both can say, alike. */
+function takesAll({ training: { fullBatch }, privacy }: z.output<typeof recipeSchema>, file: string): boolean {
+  const sampling = privacy === 'none' ? undefined : privacy.sampling;
+  if (fullBatch === undefined || sampling === undefined || fullBatch === (sampling === 'full-batch'))
+    return fullBatch ?? sampling === 'full-batch';
+  throw new GhostgradError({
+    what: 'training.fullBatch and privacy.sampling contradict each other', where: `${file}: training.fullBatch`,
+    found: `fullBatch ${fullBatch}, sampling ${sampling}`, expected: 'one of them, or both alike',
+    fix: 'remove privacy.sampling, or training.fullBatch',
+  });
+}
+
+function checkLength({ epochs, steps, batchSize }: z.output<typeof trainingSchema>, fullBatch: boolean, file: string): void {
   if ((epochs === undefined) === (steps === undefined)) {
     throw new GhostgradError({
       what: epochs === undefined ? 'neither epochs nor steps is given' : 'epochs and steps are both given',
@@ -218,11 +236,11 @@ function checkLength({ training, privacy }: z.output<typeof recipeSchema>, file:
       fix: epochs === undefined ? 'e.g. epochs: 10' : 'remove one',
     });
   }
-  if (batchSize === undefined && (privacy === 'none' || privacy.sampling !== 'full-batch')) {
+  if (batchSize === undefined && !fullBatch) {
     throw new GhostgradError({
       what: 'missing option',
       where: `${file}: training.batchSize`,
-      expected: 'the expected number of examples in a step',
+      expected: 'the expected number of examples in a step, or fullBatch: true',
       fix: fixOf('training.batchSize'),
     });
   }

@@ -90,6 +90,9 @@ const largestForLanes = 2_000_000;
 /** Sums of at least this many numbers lie in shared memory. */
 const largeSum = 1 << 19;
 
+/** Physical batches that a logical one may have beside the full ones. */
+export const smallerParts = 3;
+
 /** What a remainder is computed in: parts of this size, so that padding wastes little. */
 const remainderOf = (microBatch: number): number => Math.max(1, Math.round(microBatch / 4));
 
@@ -273,7 +276,7 @@ function signal(): { readonly done: Promise<void>; readonly resolve: () => void 
   return { done, resolve };
 }
 
-/** Cuts `size` units into physical batches: full ones, then small ones for what is left. */
+/** Cuts `size` units into physical batches: full ones, then small ones for what is left, at most {@link smallerParts}. */
 export function cut(size: number, full: number, small: number): { start: number; count: number; units: number }[] {
   const parts: { start: number; count: number; units: number }[] = [];
   for (let start = 0; start < size;) {

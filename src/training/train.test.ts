@@ -301,7 +301,7 @@ describe('a run is refused before anything is written', () => {
       'batchSize is out of range',
     );
     expect(await refused({ privacy: { epsilon: 1, delta: 1e-4, sampling: 'full-batch' } })).toMatch(
-      'full-batch sampling with a smaller batch',
+      'a full batch is all of the data, and batchSize says otherwise',
     );
   });
 

@@ -21,6 +21,7 @@ import { dataDigest, modelDigest } from './fingerprint.ts';
 import { BudgetSpent, type GradientSource, plainGradients, privateGradients } from './gradients.ts';
 import { type RunState, openJournal } from './journal.ts';
 import { type TrainingInput, loadMaterials, recordedAs } from './materials.ts';
+import { lengthOf } from './length.ts';
 import { measuresOf } from './private-metrics.ts';
 import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.ts';
 import { stepFor } from './micro-batch.ts';
@@ -159,10 +160,7 @@ async function prepared(
   requireTrainable(analysis);
 
   const datasetSize = recipe.data.size ?? trainingSet.declaredSize ?? data.size;
-  const batchSize = recipe.training.batchSize ?? datasetSize;
-  const plannedSteps =
-    recipe.training.steps ?? Math.max(1, Math.floor(((recipe.training.epochs ?? 0) * datasetSize) / batchSize));
-  if (batchSize > datasetSize) throw tooLarge(batchSize, datasetSize);
+  const { batchSize, plannedSteps } = lengthOf(recipe.training, datasetSize);
   const { style } = recipe.clipping;
   const partition = partitionOf({ style, groups: patternsOf(recipe.clipping) }, analysis.task.model, analysis.parameters);
   const sizeOf = (parameter: string): number => task.model.initializers.get(parameter)?.data.length ?? 0;
@@ -375,15 +373,6 @@ const sameThreads = (before: number | undefined): number | undefined => (before 
 
 const withMicroBatch = (recipe: Recipe, microBatch: number): Recipe =>
   ({ ...recipe, performance: { ...recipe.performance, microBatch } });
-
-const tooLarge = (batchSize: number, datasetSize: number): GhostgradError =>
-  new GhostgradError({
-    what: 'batchSize is out of range',
-    where: 'training.batchSize',
-    found: String(batchSize),
-    expected: `more than 0 and at most the ${datasetSize} examples`,
-    fix: 'choose a smaller batch',
-  });
 
 const byName = (groups: Groups, thresholds: readonly number[]): Readonly<Record<string, number>> =>
   Object.fromEntries(groups.map(({ name }, k) => [name, thresholds[k] ?? NaN]));
