@@ -34,6 +34,7 @@ export interface ModeResult {
 export interface BenchResult {
   readonly model: string;
   readonly sequence?: number;
+  readonly lora?: number;
   readonly batchSize: number;
   readonly threads: number;
   /** Rate of a 2048³ matrix product in the same run: the best round. */
@@ -50,15 +51,15 @@ export interface BenchResult {
 
 /** Times one training step in every mode, each in a process of its own. Memory is that of a fresh process's first step. */
 export async function benchStep(options: BenchOptions): Promise<BenchResult> {
-  const { model, sequence, batchSize, modes, threads = defaultThreads(), repeats = 10 } = options;
+  const { model, sequence, lora, batchSize, modes, threads = defaultThreads(), repeats = 10 } = options;
   const say = options.onProgress ?? (() => undefined);
-  const steps: Jobs = Object.fromEntries(modes.map((mode) => [mode, { kind: 'step', model, sequence, batchSize, mode, threads }]));
+  const steps: Jobs = Object.fromEntries(modes.map((mode) => [mode, { kind: 'step', model, sequence, lora, batchSize, mode, threads }]));
 
   say('measuring memory');
   const peaks = await measureMemory(steps, options.processes);
   say('measuring time');
   const { gemm, contractions, ...timed } = await measureTime({
-    gemm: { kind: 'gemm', size: 2048, threads }, contractions: { kind: 'contractions', model, sequence, batchSize, threads },
+    gemm: { kind: 'gemm', size: 2048, threads }, contractions: { kind: 'contractions', model, sequence, lora, batchSize, threads },
     ...steps,
   }, repeats, say);
 
@@ -76,7 +77,7 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
   });
   const [base, basePeak] = [timed['non-private']?.ms, peaks['non-private']];
   return {
-    model, ...(sequence !== undefined && { sequence }), batchSize, threads, results,
+    model, ...(sequence !== undefined && { sequence }), ...(lora !== undefined && { lora }), batchSize, threads, results,
     gemmGflops,
     ceilingGflops: median(rateOf(contractions!)),
     ratios: base === undefined || basePeak === undefined ? {} : Object.fromEntries(results.map(({ mode, peakMiB }) => [mode, {

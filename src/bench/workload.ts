@@ -5,6 +5,7 @@ import { type StepGraph, type StepOptions } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph, TypedGraph } from '../graph/ir.ts';
 import { type ModelName, buildModel } from '../models/index.ts';
+import { withLora } from '../models/lora.ts';
 import { graphBuilder, matmul } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { noDraws } from '../random/initial.ts';
@@ -24,6 +25,8 @@ export interface BenchModel {
   readonly model: ModelName;
   /** Tokens of an example, for models of text; default 128. */
   readonly sequence?: number | undefined;
+  /** Rank of adapters on all weights that can have one, which alone are trained; by default there are none and all is. */
+  readonly lora?: number | undefined;
 }
 
 /** What one child process measures. `batchSize` is that of physical batches. */
@@ -126,9 +129,12 @@ function gemm(size: number): Workload {
  *
  * @param weights where they are to be those of training; a step takes its parameters as inputs, whatever the model has
  */
-export function benchAnalysis({ model: name, sequence }: BenchModel, weights: Parameters<typeof buildModel>[1] = { draws: noDraws }): Analysis {
-  const model = buildModel(name, weights);
-  return trainable({ model, loss: name === 'gpt2-small' ? 'causal-lm' : 'cross-entropy', exampleShapes: exampleShapesOf(model, sequence) });
+export function benchAnalysis({ model: name, sequence, lora }: BenchModel, weights: Parameters<typeof buildModel>[1] = { draws: noDraws }): Analysis {
+  const built = buildModel(name, weights);
+  const task = { loss: name === 'gpt2-small' ? 'causal-lm' : 'cross-entropy', exampleShapes: exampleShapesOf(built, sequence) } as const;
+  if (lora === undefined) return trainable({ ...task, model: built });
+  const { model, adapters } = withLora(built, { rank: lora }, 1);
+  return trainable({ ...task, model, trainable: adapters.flatMap(({ a, b }) => [a, b]) });
 }
 
 const defaultSequence = 128;

@@ -188,6 +188,9 @@ export function withLora(
   return { model: { ...model, nodes, initializers, literals }, adapters: [...adapters.values()] };
 }
 
+/** Names of the weights that adapters can be put beside. */
+export const adaptableWeights = (model: Graph): readonly string[] => [...weightsOf(model).keys()];
+
 /** Makers of values by name. */
 const makersOf = ({ nodes }: Graph): ReadonlyMap<string, Node> =>
   new Map(nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));

@@ -103,6 +103,7 @@ const attentionOperator: Composite = {
 /** Division by the root of the mean square over the axes from `axis` on. */
 const rmsNormalization: Composite = {
   learned: [1],
+  normalises: [1],
   expand: ({ b, node, inputs }) => {
     const [x, scale] = [inputs[0]!, inputs[1]!];
     const axis = axisAttribute(node, b.shape(x).length, -1);

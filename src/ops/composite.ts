@@ -29,6 +29,8 @@ export interface Composite {
   readonly learned?: readonly number[];
   /** Of these, the inputs that are added: biases, shifts. */
   readonly biases?: readonly number[];
+  /** Of these, the scales and shifts of normalisations. */
+  readonly normalises?: readonly number[];
   /** Inputs that are statistics or settings and never trained. */
   readonly untrained?: readonly number[];
   /** Whether the engine cannot run a node whole, so that it is expanded where nothing is differentiated too. */

@@ -161,6 +161,7 @@ function checkGroupQuery({ b, node, inputs }: ExpandContext): void {
 /** Grouped queries over a whole sequence, with rotary positions counted from its start. */
 const groupQueryAttention: Composite = {
   learned: [11, 14, 15],
+  normalises: [14, 15],
   expand: (context) => {
     const { b, node, inputs } = context;
     const [query, key, value, , , lengths, , cos, sin, places, attentionBias, sink] = inputs;

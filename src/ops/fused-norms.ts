@@ -24,6 +24,7 @@ export function rmsNormalised(b: GraphBuilder, x: Value, { scale, axis, epsilon 
 /** What ONNX Runtime's optimizer writes for x / rms(x) · scale; it stands in the standard domain. */
 const simplifiedLayerNormalization: Composite = {
   learned: [1],
+  normalises: [1],
   expand: ({ b, node, inputs }) => {
     const [x, scale] = [inputs[0]!, inputs[1]!];
     const axis = axisAttribute(node, b.shape(x).length, -1);
@@ -50,6 +51,7 @@ const layerNormalised = (b: GraphBuilder, x: Value, gamma: Value, beta: Value | 
 const skipLayerNormalization: Composite = {
   learned: [2, 3, 4],
   biases: [3, 4],
+  normalises: [2, 3],
   expand: (context) => {
     const { b, node, inputs: [, skip, gamma, beta, bias] } = context;
     const sum = residual(context, skip, bias);
@@ -61,6 +63,7 @@ const skipLayerNormalization: Composite = {
 const skipSimplifiedLayerNormalization: Composite = {
   learned: [2, 3],
   biases: [3],
+  normalises: [2],
   expand: (context) => {
     const { b, node, inputs: [, skip, gamma, bias] } = context;
     const sum = residual(context, skip, bias);
@@ -80,6 +83,7 @@ function maskIndex(b: GraphBuilder, ids: Value, mask: Value | undefined): Value 
 const embedLayerNormalization: Composite = {
   learned: [2, 3, 4, 5, 6],
   biases: [6],
+  normalises: [5, 6],
   expand: ({ b, node, inputs }) => {
     const [ids, segments, words, positions, kinds, gamma, beta, mask, places] = inputs;
     if (ids === undefined || words === undefined || positions === undefined || gamma === undefined || beta === undefined) {
@@ -112,6 +116,7 @@ function groupNormalised({ b, node }: ExpandContext, x: Value, gamma: Value, bet
 const groupNorm: Composite = {
   learned: [1, 2],
   biases: [2],
+  normalises: [1, 2],
   expand: (context) => [groupNormalised(context, context.inputs[0]!, context.inputs[1]!, context.inputs[2]!)],
   lacksKernel: () => true,
 };
@@ -119,6 +124,7 @@ const groupNorm: Composite = {
 const skipGroupNorm: Composite = {
   learned: [1, 2, 4],
   biases: [2, 4],
+  normalises: [1, 2],
   expand: (context) => {
     const { b, node, inputs: [x, gamma, beta, skip, bias] } = context;
     const [shape, own] = [b.shape(x!), skip === undefined ? [] : b.shape(skip)];
@@ -136,6 +142,7 @@ const skipGroupNorm: Composite = {
 /** x / rms(x) · scale · SiLU(gate), over every group of as many features as there are scales. */
 const gatedRmsNorm: Composite = {
   learned: [1],
+  normalises: [1],
   expand: ({ b, node, inputs: [x, scale, gate] }) => {
     const [shape, size] = [b.shape(x!), b.shape(scale!)[0]!];
     const groups = [...shape.slice(0, -1), shape.at(-1)! / size, size];

@@ -85,6 +85,7 @@ const axisOf = (node: Node, rank: number): number => axisAttribute(node, rank, -
 const layerNormalization: Operator = {
   learned: [1, 2],
   biases: [2],
+  normalises: [1, 2],
   shape: (context) => {
     const [x, s] = [operand(context, 0), operand(context, 1)];
     const rank = x.shape.length;
@@ -220,6 +221,7 @@ const channelNormRules = (groupSize: GroupSize): Pick<Operator, 'gradient' | 'pa
 const groupNormalization: Operator = {
   learned: [1, 2],
   biases: [2],
+  normalises: [1, 2],
   shape: (context) => {
     const x = channelsType(context, [1, 2], 2);
     const groups = intAttribute(context.node, 'num_groups', 0);
@@ -236,6 +238,7 @@ const groupNormalization: Operator = {
 const instanceNormalization: Operator = {
   learned: [1, 2],
   biases: [2],
+  normalises: [1, 2],
   shape: (context) => [channelsType(context, [1, 2], 3)],
   batch: perImageBatch,
   ...channelNormRules((_, x) => sizeOf(x.slice(2))),
@@ -247,6 +250,7 @@ const freezeBatchNorm = 'export the model in evaluation mode (frozen statistics)
 const batchNormalization: Operator = {
   learned: [1, 2],
   biases: [2],
+  normalises: [1, 2],
   shape: (context) => {
     const x = channelsType(context, [1, 2, 3, 4], 2);
     const statistic: TensorType = { dtype: operand(context, 3).dtype, shape: [x.shape[1]!] };

@@ -161,6 +161,8 @@ export interface Operator {
   readonly learned?: readonly number[];
   /** Of these, the inputs that are added: biases, shifts. */
   readonly biases?: readonly number[];
+  /** Of these, the scales and shifts of normalisations; present, if empty, wherever the operator normalises. */
+  readonly normalises?: readonly number[];
   /** Inputs that hold learned weights where they have one number for each channel, and else mostly constants. */
   readonly learnedByChannel?: readonly number[];
   /**

@@ -47,6 +47,7 @@ const varianceAxes = (node: Node) => (rank: number): readonly number[] =>
   intsAttribute(node, 'axes', [0, 2, 3]).map((axis) => fromFront(node, axis, rank));
 
 const meanVarianceNormalization: Operator = {
+  normalises: [],
   shape: (context) => {
     const x = operand(context, 0);
     varianceAxes(context.node)(x.shape.length);

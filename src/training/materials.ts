@@ -1,15 +1,16 @@
 import { type DataSpec, type Dataset, loadData } from '../data/index.ts';
+import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
 import { withGroupNorm } from '../models/batchnorm.ts';
 import { bodyOf, headParameters, withHead } from '../models/head.ts';
-import { mergedLora, peftTensors, withLora } from '../models/lora.ts';
+import { adaptableWeights, mergedLora, peftTensors, withLora } from '../models/lora.ts';
 import { semantics } from '../ops/table.ts';
 import type { Parameters } from '../optimizers/index.ts';
 import { taskFor } from './examples.ts';
 import { loadModel, prepareModel } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
-import { trainableOf } from './trainable.ts';
+import { namesOf, trainableOf, trainedNames } from './trainable.ts';
 
 /** A recipe whose model and data may also be objects in memory. */
 export type TrainingInput = Omit<RecipeInput, 'model' | 'data'> & {
@@ -58,17 +59,29 @@ export async function loadMaterials(
 
 /** What is trained of a model, which gets adapters where the recipe says so; a head that was put on it is trained beside them. */
 function adapted(
-  headed: Materials['source'], { trainable, head }: Recipe, initial: number | string,
+  headed: Materials['source'], { trainable, freeze, head }: Recipe, initial: number | string,
 ): Pick<Materials, 'source' | 'trainable' | 'exported' | 'adapters'> {
-  const options = { output: headed.output, hasHead: head !== undefined };
-  if (typeof trainable === 'string' || Array.isArray(trainable)) {
-    return { source: headed, trainable: trainableOf(headed.model, trainable, options), exported: (trained) => trained };
+  const options = { output: headed.output, hasHead: head !== undefined, freeze };
+  const items = Array.isArray(trainable) ? trainable : [trainable];
+  const names = items.filter((item) => typeof item === 'string');
+  const [lora, another] = items.flatMap((item) => (typeof item === 'string' ? [] : [item.lora]));
+  if (another !== undefined) {
+    throw new GhostgradError({
+      what: 'adapters are asked for twice', where: 'trainable', expected: 'one lora, with all its targets', fix: 'put the targets together',
+    });
   }
-  const { lora } = trainable;
-  const { model, adapters } = withLora(headed.model, { ...lora, except: head === undefined ? [] : headParameters }, initial);
+  if (lora === undefined) {
+    const chosen = typeof trainable === 'string' ? trainable : names;
+    return { source: headed, trainable: trainableOf(headed.model, chosen, options), exported: (trained) => trained };
+  }
+  const own = names.length > 0 ? trainedNames(headed.model, names, options) : [];
+  const beside = [...new Set([...own, ...(head === undefined ? [] : headParameters)])];
+  // What is trained itself needs no adapter.
+  const except = [...beside, ...namesOf(headed.model, freeze ?? [], 'freeze', options, adaptableWeights(headed.model))];
+  const { model, adapters } = withLora(headed.model, { ...lora, except }, initial);
   return {
     source: { ...headed, model },
-    trainable: [...adapters.flatMap(({ a, b }) => [a, b]), ...(head === undefined ? [] : headParameters)],
+    trainable: [...adapters.flatMap(({ a, b }) => [a, b]), ...beside],
     exported: (trained) => mergedLora(headed.model, trained, adapters),
     adapters: (trained) => peftTensors(trained, adapters),
   };

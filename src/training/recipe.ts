@@ -20,6 +20,7 @@ import { showValue, unknownName } from '../suggest.ts';
 import { checkClipping, clippingSchema } from './clipping.ts';
 import { type LossName, isLoss, lossNames } from './loss.ts';
 import { measuresOf, metricsSchema } from './private-metrics.ts';
+import { trainableWords } from './trainable.ts';
 
 /** A builder with its options, or an ONNX file and, where it has several, the output that the loss is taken of. */
 export type ModelReference = ModelSpec | `${string}.onnx` | { readonly path: string; readonly output?: string };
@@ -104,6 +105,8 @@ const loraSchema = z.strictObject({
   targets: z.array(text).min(1).default(['*']),
 });
 
+const adapters = z.strictObject({ lora: loraSchema });
+
 const headSchema = z.strictObject({
   output: text.optional(),
   classes: z.number().int().min(1),
@@ -120,7 +123,9 @@ const recipeSchema = z.strictObject({
   // Sizes of the model's inputs as in --shape; the data must agree.
   shapes: z.record(text, z.union([count.transform((size) => [size]), z.array(z.union([count, text])).min(1)])).optional(),
   loss: z.custom<LossName>(isLoss, [...lossNames, 'output:<name>'].join(', ')).default('cross-entropy'),
-  trainable: z.union([z.enum(['all', 'head', 'bias']), z.strictObject({ lora: loraSchema }), z.array(text).min(1)]).default('all'),
+  trainable: z.union([z.enum(trainableWords), adapters, z.array(z.union([text, adapters])).min(1)]).default('all'),
+  // Of these, what stays as it is: words and patterns.
+  freeze: z.array(text).min(1).optional(),
   // A linear classifier in place of what stands behind a value of the model.
   head: headSchema.optional(),
   privacy: z.union([z.literal('none'), privacySchema]),

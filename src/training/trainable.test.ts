@@ -29,6 +29,28 @@ describe('what is trained', () => {
     }
   });
 
+  it('is a list of words and patterns together', () => {
+    const model = buildModel({ name: 'vit-tiny', depth: 2, width: 12, heads: 2 }, { seed: 1 });
+    const all = [...model.initializers.keys()].filter((name) => !model.literals?.has(name));
+    const pattern = all.find((name) => /qkv|query/.test(name))!;
+    const found = trainableOf(model, ['head', 'norm', pattern]);
+    expect([...found].sort()).toEqual([...new Set([...trainableOf(model, 'head'), ...trainableOf(model, 'norm'), pattern])].sort());
+    expect(trainableOf(model, ['bias', 'all'])).toBe('all');
+    const named = { ...model, initializers: new Map([...model.initializers, ['head', model.initializers.get(pattern)!]]) };
+    expect(() => trainableOf(named, ['head', 'norm'])).toThrow(/"head" is a word and the name of a parameter/);
+  });
+
+  it('is less what is frozen', () => {
+    const model = buildModel({ name: 'vit-tiny', depth: 2, width: 12, heads: 2 }, { seed: 1 });
+    const all = [...model.initializers.keys()].filter((name) => !model.literals?.has(name));
+    const biases = new Set(trainableOf(model, 'bias'));
+    expect([...trainableOf(model, 'all', { freeze: ['bias'] })].sort()).toEqual(all.filter((name) => !biases.has(name)).sort());
+    const [first] = biases;
+    expect(trainableOf(model, 'bias', { freeze: [first!] })).toEqual([...biases].slice(1));
+    expect(() => trainableOf(model, 'all', { freeze: ['no-such*'] })).toThrow(/"no-such\*" matches no parameter \(freeze\)/);
+    expect(() => trainableOf(model, 'bias', { freeze: ['all'] })).toThrow('everything is frozen');
+  });
+
   it('must be something', () => {
     const model = { ...buildModel('mlp', {}), nodes: [] };
     expect(() => trainableOf(model, 'bias')).toThrow('no biases');

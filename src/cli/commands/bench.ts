@@ -15,6 +15,7 @@ interface Options {
   readonly model: string;
   readonly batchSize: number;
   readonly sequence?: number;
+  readonly lora?: number;
   readonly mode: string;
   readonly threads?: number;
   readonly repeats?: number;
@@ -30,6 +31,7 @@ const step = define<Options>({
       .requiredOption('--model <name>', `one of ${modelNames.join(', ')}`)
       .requiredOption('--batch-size <rows>', 'rows of the batch', positiveInteger)
       .option('--sequence <n>', 'tokens of an example, for models of text (default: 128)', positiveInteger)
+      .option('--lora <rank>', 'train adapters of this rank on all weights, and nothing else (default: train everything)', positiveInteger)
       .option('--mode <names>', `one or more of ${modes.join(', ')}, with commas between`, 'non-private,book-keeping')
       .option('--threads <n>', 'threads (default: one for each core)', positiveInteger)
       .option('--repeats <n>', 'timed rounds', positiveInteger)
@@ -58,7 +60,7 @@ const step = define<Options>({
       ];
     });
     const head = ['mode', 'median ms', 'least ms', 'peak MiB', 'GFLOP/s', 'of MatMul', 'time ×', 'memory ×'];
-    const setting = `${result.model}, batch ${result.batchSize}, ${result.threads} threads`;
+    const setting = `${result.model}${result.lora === undefined ? '' : `, adapters of rank ${result.lora}`}, batch ${result.batchSize}, ${result.threads} threads`;
     const gemm = `2048³ matrix product at ${round(result.gemmGflops)} GFLOP/s`;
     const ceiling = `the model's own contractions, forward and alone, at ${round(result.ceilingGflops)} GFLOP/s`;
     return { json: result, text: `${setting}; ${gemm};\n${ceiling}\n\n${table(head, rows)}` };

@@ -66,7 +66,7 @@ describe('explain', () => {
     expect(await refused(['explain', path, '--loss', 'mes'])).toMatch('did you mean "mse"?');
     expect(await refused(['explain', 'mlp', '--mode', 'ghots'])).toMatch('did you mean "ghost"?');
     expect(await refused(['explain', 'mlp', '--trainable', 'conv*'])).toMatch('matches no parameter');
-    expect(await refused(['explain', 'mlp', '--trainable', 'head'])).toMatch('not available yet');
+    expect(await refused(['explain', 'mlp', '--trainable', 'norm'])).toMatch('no normalisation');
   });
 
   it('is coloured on terminals that want it, and never in JSON', async () => {

@@ -9,6 +9,7 @@ import type { OptimizeFor } from '../../training/planner.ts';
 import { asModel } from '../../training/recipe.ts';
 import { parseSpec } from '../../training/recipe-file.ts';
 import { bindShapes, parseShapes } from '../../training/shapes.ts';
+import { trainableOf } from '../../training/trainable.ts';
 import { unknownName } from '../../suggest.ts';
 import { define } from '../command.ts';
 import { coloursFor } from '../io.ts';
@@ -36,7 +37,7 @@ export const explain = define<Options>({
       .argument('<model>', "an ONNX file, a builder's name, or a mapping: {name: mlp, hidden: [64]}")
       .option('--batch-size <rows>', 'rows that bytes and operations are told for (default: 32)', positiveInteger)
       .option(...shapeOption)
-      .option('--trainable <pattern>', 'parameters to train; * stands for any characters (default: all)', collect)
+      .option('--trainable <set>', 'parameters to train: all, head, bias, norm, or a name, * for any characters (default: all)', collect)
       .option('--loss <name>', `${lossNames.join(', ')} or output:<name> (default: what fits the output)`)
       .option('--output <name>', "the value that the loss is taken of (default: the model's first output of real numbers)")
       .option('--convert-batchnorm', 'replace BatchNorm by GroupNorm, which keeps examples apart')
@@ -52,7 +53,7 @@ export const explain = define<Options>({
       output,
       ...options,
       ...(loss !== undefined && { loss: asLoss(loss, '--loss') }),
-      trainable: asTrainable(trainable),
+      trainable: trainableOf(model, asTrainable(trainable), { output: options.output ?? output }),
       ...(mode !== undefined && { mode: asMode(mode) }),
       optimizeFor: asAim(optimizeFor, memoryMib),
       batchSize: options.batchSize ?? batchSize,
@@ -74,21 +75,9 @@ function asAim(name: string | undefined, memoryMib: number | undefined): Optimiz
   });
 }
 
-/** `all`, or patterns, each its own option or several separated by commas. */
-function asTrainable(given: readonly string[] | undefined): 'all' | readonly string[] {
-  const patterns = given?.flatMap((text) => text.split(',').map((pattern) => pattern.trim())) ?? ['all'];
-  const later = patterns.find((pattern) => pattern === 'head' || pattern === 'bias' || pattern.startsWith('{'));
-  if (later !== undefined) {
-    throw new GhostgradError({
-      what: 'not available yet',
-      where: '--trainable',
-      found: later,
-      expected: 'all, or patterns of parameter names',
-      fix: "e.g. --trainable '*.bias'",
-    });
-  }
-  return patterns.includes('all') ? 'all' : patterns;
-}
+/** Words and patterns, each its own option or several separated by commas. */
+const asTrainable = (given: readonly string[] | undefined): readonly string[] =>
+  given?.flatMap((text) => text.split(',').map((pattern) => pattern.trim())) ?? ['all'];
 
 type Colours = ReturnType<typeof coloursFor>;
 
