@@ -112,7 +112,7 @@ describe.each(Object.entries(normalisations))('trainable: norm on %s', (_, sketc
 describe('trainable: norm', () => {
   it.each(['resnet18-gn', 'vit-tiny', 'bert-base', 'gpt2-small'] as const)('is what %s calls so', (name) => {
     const small = { 'bert-base': { depth: 1, width: 12, heads: 2, vocabulary: 20 }, 'gpt2-small': { depth: 1, width: 12, heads: 2, vocabulary: 20 }, 'resnet18-gn': { blocks: [1, 1], filters: 4, groups: 2 }, 'vit-tiny': { depth: 1, width: 12, heads: 2 } }[name];
-    const model = buildModel({ name, ...small } as Parameters<typeof buildModel>[0], { seed: 1 });
+    const model = buildModel({ name, ...small }, { seed: 1 });
     const isNorm = (key: string): boolean => /norm|ln_|downsample\.1/i.test(key);
     const expected = [...model.initializers.keys()].filter((key) => isNorm(key) && !model.literals?.has(key));
     expect(expected.length).toBeGreaterThan(2);
