@@ -13,6 +13,7 @@ export {
   train,
 } from './training/train.ts';
 export type { TrainingInput } from './training/materials.ts';
+export { type EmbedOptions, type Embedded, embed } from './training/embed.ts';
 export { type EvaluateOptions, type Evaluation, evaluate } from './training/evaluate.ts';
 export { type PrivateEvaluateOptions, type PrivateEvaluation, evaluatePrivately } from './training/private-evaluation.ts';
 export { type ExplainOptions, type Explanation, type ExplainedLayer, explain } from './training/explain.ts';

@@ -6,6 +6,7 @@ import { audit } from './commands/audit.ts';
 import { bench } from './commands/bench.ts';
 import { calibrate } from './commands/calibrate.ts';
 import { check } from './commands/check.ts';
+import { embed } from './commands/embed.ts';
 import { epsilon } from './commands/epsilon.ts';
 import { evaluate } from './commands/evaluate.ts';
 import { explain } from './commands/explain.ts';
@@ -15,7 +16,7 @@ import { verify } from './commands/verify.ts';
 import { type Io, coloursFor } from './io.ts';
 
 /** Adding a command: one file in commands/ and its name here. */
-const commands = [train, evaluate, explain, check, verify, report, epsilon, calibrate, audit, bench];
+const commands = [train, embed, evaluate, explain, check, verify, report, epsilon, calibrate, audit, bench];
 
 /**
  * The command line.

@@ -1,5 +1,6 @@
 import { open } from 'node:fs/promises';
 import { GhostgradError } from '../errors.ts';
+import { halfValues } from '../tensor/half.ts';
 import { decodeSafetensors, readSafetensorsHeader } from '../tensor/safetensors.ts';
 import { type DType, type Shape, type Tensor, allocate, bytesPerElement, sizeOf } from '../tensor/tensor.ts';
 import { unknownName } from '../suggest.ts';
@@ -54,26 +55,13 @@ function floats({ dtype, data }: Tensor): Float32Array {
 
 function widen(dtype: DType, data: Readonly<ArrayLike<number>>, into: Float32Array): void {
   if (dtype === 'float16') {
-    const values = halves();
+    const values = halfValues();
     for (let i = 0; i < into.length; i++) into[i] = values[data[i]!]!;
   } else if (dtype === 'bfloat16') {
     const bits = new Uint32Array(into.buffer, into.byteOffset, into.length);
     for (let i = 0; i < bits.length; i++) bits[i] = data[i]! << 16;
   } else into.set(data);
 }
-
-/** The value of an IEEE half: 1 sign, 5 exponent and 10 fraction bits. */
-function half(bits: number): number {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return fraction === 0 ? sign * Infinity : Number.NaN;
-  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25));
-}
-
-let everyHalf: Float32Array | undefined;
-/** The values of all halves, made where there are some to read. */
-const halves = (): Float32Array => (everyHalf ??= Float32Array.from({ length: 1 << 16 }, (_, bits) => half(bits)));
 
 export interface SafetensorsOptions {
   /** The array of features, [rows, ...]; default `x`. */
@@ -96,7 +84,7 @@ export async function readSafetensorsData(
 ): Promise<Dataset> {
   const streamed = await streamedFrom(path, { features, label, normalize, stream });
   if (streamed !== undefined) return streamed;
-  const { tensors } = decodeSafetensors(await readBytes(path), path);
+  const { tensors, metadata } = decodeSafetensors(await readBytes(path), path);
   const named = (name: string, option: string): Tensor => {
     const found = tensors.get(name);
     if (found === undefined) throw unknownName('array', name, [...tensors.keys()], `${path}, option ${option}`);
@@ -107,7 +95,21 @@ export async function readSafetensorsData(
     name: path,
     features: new Map([['input', input]]),
     labels: labelColumn(named(label, 'label'), `array "${label}" of ${path}`),
+    classNames: classesIn(metadata),
   });
+}
+
+/** The entry of a file's metadata that names the classes of its labels: a JSON list. */
+export const classesEntry = 'ghostgrad.classes';
+
+function classesIn(metadata: Readonly<Record<string, string>>): readonly string[] | undefined {
+  try {
+    const names: unknown = JSON.parse(metadata[classesEntry] ?? 'null');
+    return Array.isArray(names) && names.every((name) => typeof name === 'string') ? names : undefined;
+  } catch {
+    // Another program's entry.
+    return undefined;
+  }
 }
 
 /** The dataset whose features stay in their file, where that is asked for or they are large; else undefined. */
@@ -116,7 +118,7 @@ async function streamedFrom(
 ): Promise<Dataset | undefined> {
   const { start, total } = await startOf(path);
   if (stream === false || start === undefined || (stream === undefined && total <= largestInMemory)) return undefined;
-  const { entries, dataStart } = readSafetensorsHeader(start, path, total);
+  const { entries, metadata, dataStart } = readSafetensorsHeader(start, path, total);
   const [x, y] = [entries.get(features), entries.get(label)];
   // What is missing or of another kind is told where all is read.
   if (x === undefined || y === undefined || x.shape.length === 0 || !featureTypes.includes(x.dtype)) return undefined;
@@ -129,6 +131,7 @@ async function streamedFrom(
     name: path,
     features: new Map([['input', streamedColumn({ path, offset: dataStart + x.begin, dtype: x.dtype, rows, shape }, decoderOf(x.dtype, shape, where, normalize))]]),
     labels: labelColumn({ dtype: y.dtype, shape: y.shape, data: labels }, `array "${label}" of ${path}`),
+    classNames: classesIn(metadata),
   });
 }
 

@@ -92,7 +92,10 @@ export function batchOf({ features, labels }: Dataset, indices: Uint32Array, row
 }
 
 /** The indices 0, 1, …, count − 1. */
-export const allRows = (count: number): Uint32Array => Uint32Array.from({ length: count }, (_, i) => i);
+export const allRows = (count: number): Uint32Array => rowsFrom(0, count);
+
+/** The indices of `count` rows one after another. */
+export const rowsFrom = (start: number, count: number): Uint32Array => Uint32Array.from({ length: count }, (_, i) => start + i);
 
 /**
  * A dataset over arrays: `features` float32 [rows, ...], `labels` int64 (classes) or float32 (targets) [rows, ...].

@@ -7,7 +7,7 @@ export {
   type Batch, type BatchBuffers, type Dataset, batchOf, datasetFromTensors, datasetOf, withLabels,
 } from './dataset.ts';
 export { decodeIdx } from './idx.ts';
-export { type SafetensorsOptions, readSafetensorsData } from './arrays.ts';
+export { type SafetensorsOptions, classesEntry, readSafetensorsData } from './arrays.ts';
 export { type IdxOptions, type Split, readIdxFolder, readIdxPair } from './images.ts';
 export { type SetName, readNamed, setNames } from './named.ts';
 export type { Normalize } from './normalise.ts';

@@ -79,17 +79,18 @@ export function withHead(
 }
 
 /**
- * The part of a model that a head is put on.
+ * The part of a model that a value needs, such as one that a head is put on.
  *
+ * @param where what messages call the option that names it
  * @throws GhostgradError when it has several outputs and none is named, or none of the name
  */
-export function bodyOf(model: Graph, output: string | undefined): Graph {
+export function bodyOf(model: Graph, output: string | undefined, where = 'head.output'): Graph {
   const [only, ...others] = model.outputs;
   const name = output ?? (others.length === 0 ? only?.name : undefined);
   if (name === undefined) {
     throw new GhostgradError({
-      what: 'the model has several outputs', where: 'head.output', found: model.outputs.map((o) => o.name).join(', '),
-      expected: 'the one that the head is put on', fix: `e.g. output: ${only?.name ?? ''}`,
+      what: 'the model has several outputs', where, found: model.outputs.map((o) => o.name).join(', '),
+      expected: 'one of them', fix: `e.g. output: ${only?.name ?? ''}`,
     });
   }
   return prune(model, [name]);

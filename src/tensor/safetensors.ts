@@ -57,25 +57,48 @@ export function encodeSafetensors(
 export function safetensorsChunks(
   tensors: ReadonlyMap<string, Tensor>, metadata: Readonly<Record<string, string>> = {},
 ): readonly Uint8Array[] {
-  const laidOut = [...tensors].sort(([, a], [, b]) => b.data.BYTES_PER_ELEMENT - a.data.BYTES_PER_ELEMENT);
-  const offsets = new Map<string, number>();
+  const { header, places } = safetensorsLayout(tensors, metadata);
+  const inOrder = [...tensors].sort(([a], [b]) => places.get(a)!.begin - places.get(b)!.begin);
+  return [header, ...inOrder.map(([, { data }]) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength))];
+}
+
+/** Where everything lies in a file of some tensors, for those who write it piece by piece. */
+export interface SafetensorsLayout {
+  /** The file's first bytes, up to the tensors'. */
+  readonly header: Uint8Array;
+  /** Bytes from the start of the file. */
+  readonly places: ReadonlyMap<string, { readonly begin: number; readonly end: number }>;
+  /** Size of the file. */
+  readonly total: number;
+}
+
+/** The layout that {@link safetensorsChunks} writes, which follows from names and types alone. */
+export function safetensorsLayout(
+  tensors: ReadonlyMap<string, TensorType>, metadata: Readonly<Record<string, string>> = {},
+): SafetensorsLayout {
+  if (tensors.has('__metadata__')) throw new RangeError('a tensor cannot be named "__metadata__"');
+  const places = new Map<string, { readonly begin: number; readonly end: number }>();
   let offset = 0;
-  for (const [name, { data }] of laidOut) {
-    offsets.set(name, offset);
-    offset += data.byteLength;
+  for (const [name, { dtype, shape }] of [...tensors].sort(([, a], [, b]) => bytesPerElement(b.dtype) - bytesPerElement(a.dtype))) {
+    const end = offset + sizeOf(shape) * bytesPerElement(dtype);
+    places.set(name, { begin: offset, end });
+    offset = end;
   }
-  const entries = [...tensors].map(([name, { dtype, shape, data }]) => {
-    const begin = offsets.get(name) ?? 0;
-    return [name, { dtype: codes[dtype], shape, data_offsets: [begin, begin + data.byteLength] }] as const;
+  const entries = [...tensors].map(([name, { dtype, shape }]) => {
+    const { begin, end } = places.get(name)!;
+    return [name, { dtype: codes[dtype], shape, data_offsets: [begin, end] }] as const;
   });
   const described = Object.keys(metadata).length > 0 ? [['__metadata__', metadata] as const, ...entries] : entries;
-  if (tensors.has('__metadata__')) throw new RangeError('a tensor cannot be named "__metadata__"');
   const json = new TextEncoder().encode(JSON.stringify(Object.fromEntries(described)));
   // Spaces after the JSON align the data to 8 bytes.
   const header = new Uint8Array(8 + Math.ceil(json.length / 8) * 8).fill(0x20);
   new DataView(header.buffer).setBigUint64(0, BigInt(header.length - 8), true);
   header.set(json, 8);
-  return [header, ...laidOut.map(([, { data }]) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength))];
+  const at = header.length;
+  return {
+    header, total: at + offset,
+    places: new Map([...places].map(([name, { begin, end }]) => [name, { begin: at + begin, end: at + end }])),
+  };
 }
 
 /**

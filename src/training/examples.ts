@@ -9,6 +9,7 @@ import {
 } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type Graph, showShape } from '../graph/ir.ts';
+import { gatherColumn } from '../data/dataset.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { sameShape } from '../tensor/tensor.ts';
 import { type Task, atBatchSize, focused } from './compile.ts';
@@ -54,6 +55,16 @@ export interface GivenShapes {
  * is no class; the message names the place, never a value
  */
 export function fittedTo(task: Task, dataset: Dataset): Dataset {
+  const renamed = fittedFeatures(task, dataset);
+  const { graph, labels } = atBatchSize(task, 2);
+  if (labels === undefined) return renamed;
+  const fitted = withLabels(renamed, labels.dtype as ColumnType, labels.shape.slice(1));
+  if (task.loss === 'cross-entropy') validateDataset(fitted, { classes: graph.types.get(logitsOf(task))?.shape[1] });
+  return fitted;
+}
+
+/** The part of {@link fittedTo} that asks nothing of the labels: they stay as they are. */
+export function fittedFeatures(task: Pick<Task, 'model' | 'loss'>, dataset: Dataset): Dataset {
   const columns = inputColumns(task.model, dataset, task.loss);
   for (const { name, dtype, shape } of task.model.inputs) {
     const column = columns.get(name);
@@ -72,12 +83,7 @@ export function fittedTo(task: Task, dataset: Dataset): Dataset {
       shape === null ? {} : { inputShape: shape.slice(1) },
     );
   }
-  const renamed = datasetOf({ ...dataset, features: columns });
-  const { graph, labels } = atBatchSize(task, 2);
-  if (labels === undefined) return renamed;
-  const fitted = withLabels(renamed, labels.dtype as ColumnType, labels.shape.slice(1));
-  if (task.loss === 'cross-entropy') validateDataset(fitted, { classes: graph.types.get(logitsOf(task))?.shape[1] });
-  return fitted;
+  return datasetOf({ ...dataset, features: columns });
 }
 
 /** The output that a loss is taken of. */
@@ -119,6 +125,10 @@ export function batchSource(dataset: Dataset, indices: Uint32Array): BatchSource
     feeds: (start, count, units) => feedsOf(dataset, indices.subarray(start, start + count), units),
   };
 }
+
+/** Inputs of some rows, padded with zeros to `rows` rows. */
+export const inputsOf = ({ features }: Dataset, indices: Uint32Array, rows: number): Feeds =>
+  Object.fromEntries([...features].map(([name, column]) => [name, gatherColumn(column, indices, rows)]));
 
 /** Inputs and labels of some rows, padded with zeros to `rows` rows. */
 export function feedsOf(dataset: Dataset, indices: Uint32Array, rows: number): Feeds {

@@ -1,4 +1,4 @@
-import { closeSync, existsSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync, rmSync, truncateSync, writeFileSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { type Files, nodeFiles } from '../../src/files.ts';
 
@@ -14,6 +14,8 @@ export class Crashed extends Error {}
 interface Pending {
   /** Length of a file's bytes that are durable. */
   readonly durable: Map<string, number>;
+  /** Bytes that were written over, by file, in order. */
+  readonly bytes: { readonly path: string; readonly position: number; readonly before: Uint8Array }[];
   /** How to undo changes of names, by folder, in order. */
   readonly names: { readonly folder: string; readonly undo: () => void }[];
 }
@@ -25,7 +27,7 @@ interface Pending {
 export function faultyFiles(fault?: Fault): { readonly files: Files; readonly calls: () => readonly string[] } {
   const calls: string[] = [];
   const paths = new Map<number, string>();
-  const pending: Pending = { durable: new Map(), names: [] };
+  const pending: Pending = { durable: new Map(), bytes: [], names: [] };
   let dead = false;
 
   /** Counts a call; whether this is the one at which the process dies. */
@@ -40,6 +42,7 @@ export function faultyFiles(fault?: Fault): { readonly files: Files; readonly ca
     dead = true;
     for (const file of paths.keys()) closeSync(file);
     if (fault?.kind === 'crash' && fault.losesUnsynced) {
+      for (const { path, position, before } of pending.bytes.reverse()) if (existsSync(path)) writeAt(path, before, position);
       for (const [path, length] of pending.durable) if (existsSync(path)) truncateSync(path, length);
       for (const { undo } of pending.names.reverse()) undo();
     }
@@ -60,6 +63,7 @@ export function faultyFiles(fault?: Fault): { readonly files: Files; readonly ca
   const synced = (file: number): void => {
     const path = paths.get(file) ?? '';
     pending.durable.delete(path);
+    for (let i = pending.bytes.length - 1; i >= 0; i--) if (pending.bytes[i]!.path === path) pending.bytes.splice(i, 1);
     for (let i = pending.names.length - 1; i >= 0; i--) if (pending.names[i]!.folder === path) pending.names.splice(i, 1);
   };
   const renamed = (from: string, to: string, operation: () => void): void => {
@@ -82,6 +86,7 @@ export function faultyFiles(fault?: Fault): { readonly files: Files; readonly ca
     write: (file, bytes, position) => {
       const path = paths.get(file) ?? '';
       if (!pending.durable.has(path) && existsSync(path)) pending.durable.set(path, readFileSync(path).length);
+      if (position !== undefined) pending.bytes.push({ path, position, before: readFileSync(path).subarray(position, position + bytes.length) });
       if (!isLast('write')) return nodeFiles.write(file, bytes, position);
       nodeFiles.write(file, bytes.subarray(0, bytes.length >> 1), position);
       return die();
@@ -102,3 +107,8 @@ export function faultyFiles(fault?: Fault): { readonly files: Files; readonly ca
   return { files, calls: () => calls };
 }
 
+function writeAt(path: string, bytes: Uint8Array, position: number): void {
+  const file = openSync(path, 'r+');
+  writeSync(file, bytes, 0, bytes.length, position);
+  closeSync(file);
+}

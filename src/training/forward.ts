@@ -1,0 +1,56 @@
+import { rowsFrom } from '../data/dataset.ts';
+import type { Dataset } from '../data/index.ts';
+import { prune } from '../graph/prune.ts';
+import type { TypedGraph } from '../graph/ir.ts';
+import type { Engine, Outputs, RunResult } from '../runtime/engine.ts';
+import { type Task, atBatchSize } from './compile.ts';
+import { inputsOf } from './examples.ts';
+
+/** Values of some consecutive examples, [batch, ...]; rows after the last example are to be ignored. */
+export interface Chunk {
+  readonly start: number;
+  readonly count: number;
+  /** Of no use once the next chunk was asked for: they are written over. */
+  readonly outputs: Outputs;
+}
+
+export interface ForwardOptions {
+  /** Rows computed at once. */
+  readonly batch: number;
+  /** The first example. */
+  readonly start?: number | undefined;
+  /** The model where its rows were proved to be apart. */
+  readonly like: TypedGraph;
+  readonly engine: Engine;
+  readonly threads?: number | undefined;
+}
+
+/**
+ * Values of a model for all examples of `data` (fitted to the task), chunk by chunk: while one is being used, the engine
+ * computes the next. Every chunk is computed by the same graph, so that what an example comes to does not depend on where
+ * one began.
+ */
+export async function* forwardChunks(
+  task: Task, values: readonly string[], data: Dataset, { batch, start = 0, like, engine, threads }: ForwardOptions,
+): AsyncGenerator<Chunk, void, undefined> {
+  if (start >= data.size) return;
+  const graph = prune(atBatchSize(task, batch, like).typed, values);
+  const session = await engine.compile(graph, { threads });
+  let running: Promise<RunResult> | undefined;
+  try {
+    const feedsAt = (row: number) => inputsOf(data, rowsFrom(row, Math.min(batch, data.size - row)), batch);
+    let spare: Outputs | undefined;
+    running = session.run(feedsAt(start));
+    for (let row = start; running !== undefined; row += batch) {
+      const next = row + batch;
+      const feeds = next < data.size ? feedsAt(next) : undefined;
+      const { outputs }: RunResult = await running;
+      running = feeds && session.run(feeds, spare);
+      yield { start: row, count: Math.min(batch, data.size - row), outputs };
+      spare = outputs;
+    }
+  } finally {
+    await running?.catch(() => undefined);
+    await session.release();
+  }
+}
