@@ -69,3 +69,13 @@ it.each(['book-keeping', 'mixed-ghost'] as const)('%s frees what a layer\'s norm
   // Gradients that no sum needs, and that wait for a norm, would be half as much again.
   expect(bytes(mode)).toBeLessThan(1.15 * bytes('non-private'));
 });
+
+it('makes masks of activations when the gradients that they meet are there', () => {
+  const analysis = benchAnalysis({ model: 'vgg11' });
+  const { graph } = compileTask(analysis, 32, stepOptions('non-private', analysis));
+  const order = executionOrder(graph).map(({ op }) => op);
+  const masks = order.filter((op) => op === 'Cast').length;
+  expect(masks).toBeGreaterThan(8);
+  // The classifier's own come before the first convolution's gradient; those of all convolutions would be held at once.
+  expect(order.slice(0, order.indexOf('ConvTranspose')).filter((op) => op === 'Cast').length).toBeLessThan(masks / 2);
+});

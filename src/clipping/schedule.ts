@@ -47,10 +47,11 @@ export function inOrder(graph: TypedGraph, names: readonly string[]): TypedGraph
 }
 
 /**
- * Puts the nodes that depend on no data (the transposed kernels of input gradients, say) before all others.
+ * Puts the nodes that depend on none of the given inputs before all others.
  *
- * A kernel prepared for the backward pass would otherwise be made before the activations that it meets
- * ({@link executionOrder}), and every layer's be held at once; standing first, it is made last.
+ * With the batch given, these are the transposed kernels of input gradients, say: one would otherwise be made before the
+ * activations that it meets ({@link executionOrder}), and every layer's be held at once; standing first, it is made last.
+ * With what the gradients start from, what is made of activations alone is made after the gradient that it meets.
  */
 export function dataLast(graph: TypedGraph, data: ReadonlySet<Value>): TypedGraph {
   const dependent = dependents(graph, data);

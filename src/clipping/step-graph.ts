@@ -254,7 +254,7 @@ function finish(
   const graph = b.build(outputs, 'step');
   const data = graph.inputs.map(({ name }) => name).filter((name) => !layers.some(({ parameter }) => parameter === name));
   return {
-    graph: scheduled(dataLast(graph, new Set(data)), sumsBackward(source, layers)),
+    graph: scheduled(graph, new Set(data), sumsBackward(source, layers)),
     layers: layers.map(({ parameter, group, sites, contraction, plan }) => ({ parameter, group, sites, contraction, plan })),
     ...rest,
   };
@@ -269,11 +269,15 @@ function sumsBackward({ graph }: StepSource, layers: readonly Layer[]): readonly
 
 /**
  * The schedule that takes the least memory. The sums are formed along the backward pass, or the first layers' before the
- * last layers': theirs are small, and free the largest activations.
+ * last layers': theirs are small, and free the largest activations. What the backward pass makes of activations alone (masks,
+ * patches) is made when its turn comes, or as soon as the gradient that it meets is there.
  */
-function scheduled(graph: TypedGraph, backward: readonly string[]): TypedGraph {
+function scheduled(graph: TypedGraph, data: ReadonlySet<Value>, backward: readonly string[]): TypedGraph {
   const rest = graph.outputs.map(({ name }) => name).filter((name) => !backward.includes(name));
-  const candidates = [backward, backward.toReversed()].map((sums) => inOrder(graph, [...sums, ...rest]));
+  const late = dataLast(graph, data);
+  const later = dataLast(dataLast(graph, new Set([stepNames.rowMask])), data);
+  const candidates = [late, later].flatMap((placed) =>
+    [backward, backward.toReversed()].map((sums) => inOrder(placed, [...sums, ...rest])));
   const bytes = candidates.map(liveBytes);
   return candidates[bytes.indexOf(Math.min(...bytes))]!;
 }
