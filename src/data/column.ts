@@ -101,16 +101,22 @@ export function integerColumn(data: BigInt64Array, shape: Shape = []): Column<'i
 /** Rows of whole numbers of 32 bits, such as the ids of tokens: half the memory of int64, widened as they are gathered. */
 export function narrowColumn(data: Int32Array, shape: Shape = []): Column<'int64'> {
   const width = sizeOf(shape);
-  const size = rowsOf(data.length, width);
+  return computedColumn(rowsOf(data.length, width), shape, (row, element) => data[row * width + element]!);
+}
+
+/** Rows of whole numbers of 32 bits that are computed as they are gathered. */
+export function computedColumn(size: number, shape: Shape, valueOf: (row: number, element: number) => number): Column<'int64'> {
+  const width = sizeOf(shape);
   return {
     dtype: 'int64', size, shape,
     gather: (indices, into) => {
       // Both halves of each number by themselves: a BigInt for each would take ten times as long.
       const halves = new Int32Array(into.buffer, into.byteOffset, 2 * into.length);
       gatherRows(size, width, indices, into, (row, offset) => {
-        for (let i = 0, at = row * width; i < width; i++, at++) {
-          halves[2 * (offset + i)] = data[at]!;
-          halves[2 * (offset + i) + 1] = data[at]! < 0 ? -1 : 0;
+        for (let i = 0; i < width; i++) {
+          const value = valueOf(row, i);
+          halves[2 * (offset + i)] = value;
+          halves[2 * (offset + i) + 1] = value < 0 ? -1 : 0;
         }
       });
     },

@@ -1,6 +1,5 @@
 export {
-  type AnyColumn, type Cell, type Column, type ColumnType, byteColumn, floatColumn, integerColumn,
-  narrowColumn,
+  type AnyColumn, type Cell, type Column, type ColumnType, byteColumn, computedColumn, floatColumn, integerColumn, narrowColumn,
 } from './column.ts';
 export { type CsvOptions, type Feature, readCsv } from './csv.ts';
 export {
@@ -12,6 +11,7 @@ export { type IdxOptions, type Split, readIdxFolder, readIdxPair } from './image
 export { type SetName, readNamed, setNames } from './named.ts';
 export type { Normalize } from './normalise.ts';
 export { type PhotoOptions, readPhotos } from './photos.ts';
+export { type SequenceOptions, ignored, readSequences } from './sequences.ts';
 export { type StripOptions, readStrips } from './strips.ts';
 export { type TextOptions, readText } from './text.ts';
 export { type TextTokenizer, readTokenizer } from './tokens.ts';

@@ -13,6 +13,7 @@ import { findIdx, readIdxFolder, readIdxPair, splits } from './images.ts';
 import { looksNamed, readNamed, setNames } from './named.ts';
 import { normalizeSchema } from './normalise.ts';
 import { hasFolders, readPhotos } from './photos.ts';
+import { readSequences } from './sequences.ts';
 import { readStrips } from './strips.ts';
 import { readText } from './text.ts';
 
@@ -38,6 +39,11 @@ const textSchema = z.strictObject({
   ...table, text: z.union([text, z.tuple([text, text])]), tokenizer: text, maxLength: z.number().int().positive().optional(),
   size: common.size,
 });
+const sequenceSchema = z.strictObject({
+  path: text, target: z.literal('next-token').optional(), text: text.optional(), prompt: text.optional(), completion: text.optional(),
+  separator: text.optional(), promptLoss: z.boolean().optional(), tokenizer: text, maxLength: z.number().int().min(2).optional(),
+  bos: text.optional(), eos: text.optional(), delimiter: text.optional(), quotes: z.boolean().optional(), size: common.size,
+});
 const pixelCount = z.number().int().positive();
 const photoSchema = z.strictObject({
   path: text, labelFrom: z.literal('folder'), classes, resize: z.union([pixelCount, z.tuple([pixelCount, pixelCount])]).optional(),
@@ -58,6 +64,7 @@ export type DataSpec =
   | z.input<typeof idxFolderSchema>
   | z.input<typeof csvSchema>
   | z.input<typeof textSchema>
+  | z.input<typeof sequenceSchema>
   | z.input<typeof photoSchema>
   | z.input<typeof stripSchema>
   | z.input<typeof safetensorsSchema>;
@@ -76,6 +83,8 @@ type Mapping = Readonly<Record<string, unknown>>;
  * - `table.csv`, `{ path: 'table.csv', label: 'income', features: ['age'], classes: ['low', 'high'] }` (also `.tsv`)
  * - the same with `features: { age: { min: 0, max: 100 }, work: { categories: ['a', 'b'] } }`, by public bounds and categories
  * - `{ path: 'reviews.tsv', text: 'sentence', tokenizer: 'tokenizer.json', maxLength: 64 }`, texts as tokens
+ * - `{ path: 'reviews.tsv', text: 'sentence', target: 'next-token', tokenizer: 'tokenizer.json', maxLength: 64 }` for a language
+ *   model, or with `prompt` and `completion` in place of `text` and `target`, or a `.txt` file with a text a line
  * - `{ path: 'photos', labelFrom: 'folder', resize: 256, crop: 'center', normalize: 'imagenet' }`, a folder for each class
  * - `{ strips: ['a.png', 'b.png'], labels: 'labels.json', imageSize: [32, 32] }`, an image in each row of pixels
  * - `features.safetensors`, `{ path: 'features.safetensors', features: 'x', label: 'y' }`
@@ -119,8 +128,9 @@ async function loadMapping(spec: Mapping, base: string): Promise<Dataset> {
   return loadPath({ ...spec, path: resolve(base, path) }, path, base);
 }
 
-async function loadPath(spec: Mapping & { readonly path: string }, written: string, base: string): Promise<Dataset> {
+async function loadPath({ packing, ...spec }: Mapping & { readonly path: string }, written: string, base: string): Promise<Dataset> {
   const where = `data "${written}"`;
+  if (packing !== undefined && packing !== false) throw packed(where);
   const kind = await kindOf(spec.path);
   const extension = extname(spec.path).toLowerCase();
   if (kind === 'folder' && ('labelFrom' in spec || (!('split' in spec) && await hasFolders(spec.path)))) {
@@ -137,6 +147,7 @@ async function loadPath(spec: Mapping & { readonly path: string }, written: stri
   switch (extension) {
     case '.csv':
     case '.tsv': {
+      if (isForNextToken(spec)) return sequences(spec, where, base);
       if ('text' in spec || 'tokenizer' in spec) {
         // Sentences between tabs are as they are: a quotation mark in them encloses nothing.
         const tabs = extension === '.tsv';
@@ -146,6 +157,8 @@ async function loadPath(spec: Mapping & { readonly path: string }, written: stri
       const { delimiter = extension === '.tsv' ? '\t' : ',', ...read } = parseWith(csvSchema, spec, where);
       return adjusted(await readCsv(read.path, { ...read, delimiter }), read);
     }
+    case '.txt':
+      return sequences(spec, where, base);
     case '.safetensors': {
       const read = parseWith(safetensorsSchema, spec, where);
       return adjusted(await readSafetensorsData(read.path, read), read);
@@ -156,15 +169,39 @@ async function loadPath(spec: Mapping & { readonly path: string }, written: stri
   }
 }
 
+const isForNextToken = (spec: Mapping): boolean => ['target', 'prompt', 'completion'].some((key) => key in spec);
+
+/** Texts for a language model, of a `.txt` file or a table. */
+async function sequences(spec: Mapping & { readonly path: string }, where: string, base: string): Promise<Dataset> {
+  const [isTable, tabs] = [!spec.path.toLowerCase().endsWith('.txt'), spec.path.toLowerCase().endsWith('.tsv')];
+  const read = { delimiter: tabs ? '\t' : ',', quotes: !tabs, ...parseWith(sequenceSchema, spec, where) };
+  const columns = ['text', 'prompt', 'completion'].filter((key) => key in spec);
+  if (isTable ? !['text', 'prompt completion'].includes(columns.join(' ')) : columns.length > 0) {
+    throw new GhostgradError({
+      what: isTable ? 'which columns hold the texts?' : 'a .txt file has no columns', where, found: columns.join(', ') || 'none',
+      expected: isTable ? 'text, or prompt and completion' : 'a text a line',
+      fix: isTable ? undefined : 'remove them; separator parts a line into prompt and completion',
+    });
+  }
+  return adjusted(await readSequences(read.path, { ...read, tokenizer: resolve(base, read.tokenizer) }), read);
+}
+
 /** The folder of `name:split@folder` is a path like any other. */
 function fromBase(set: string, base: string): string {
   const at = set.indexOf('@');
   return at < 0 || isAbsolute(set.slice(at + 1)) ? set : `${set.slice(0, at)}@${resolve(base, set.slice(at + 1))}`;
 }
 
+const packed = (where: string): GhostgradError => new GhostgradError({
+  what: 'texts are not packed together', where: `${where}, option packing`,
+  found: 'packing, which puts the texts of several people into one row',
+  expected: 'one text a row: gradients are clipped row by row, and a row of several texts would bound what all of them add, not each',
+  fix: 'remove it; choose maxLength as short as most texts are, and padding costs little',
+});
+
 const unsupported = (where: string, found: string): GhostgradError => new GhostgradError({
   what: 'this form of data is not supported yet', where, found,
-  expected: `a named set (${setNames.join(', ')}), .csv, .tsv or .safetensors, IDX files, strips, or a folder of pictures for each class`,
+  expected: `a named set (${setNames.join(', ')}), .csv, .tsv, .txt or .safetensors, IDX files, strips, or a folder of pictures for each class`,
 });
 
 /** What every form may set: the public size, and the shape of an example. */

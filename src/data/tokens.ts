@@ -19,6 +19,12 @@ export interface TextTokenizer {
    * longer of the two at its end, and no special one.
    */
   encode(text: string, pair: string | undefined, most: number): Tokens;
+  /** Tokens of `text` without special ones about it. */
+  plain(text: string): readonly number[];
+  /** The special tokens that go before a text and after it. */
+  readonly special: { readonly before: readonly number[]; readonly after: readonly number[] };
+  /** The id of a token by name, e.g. `</s>`; undefined where there is none. */
+  idOf(token: string): number | undefined;
   decode(ids: readonly number[]): string;
 }
 
@@ -38,6 +44,8 @@ export async function readTokenizer(path: string): Promise<TextTokenizer> {
     }, { cause });
   }
   const plain = (of: string): number[] => tokenizer.encode(of, { add_special_tokens: false }).ids;
+  const probe = tokenizer.encode('a', {}).ids;
+  const at = placeOf(plain('a'), probe) ?? 0;
   const names = ['[PAD]', '<pad>', '<|pad|>', '<|endoftext|>', '</s>'];
   const found = names.map((name) => tokenizer.token_to_id(name)).find((id) => id !== undefined);
   return {
@@ -49,6 +57,9 @@ export async function readTokenizer(path: string): Promise<TextTokenizer> {
       if (ids.length <= most) return whole;
       return cut(whole, plain(first), pair === undefined ? [] : plain(pair), most);
     },
+    plain,
+    special: { before: probe.slice(0, at), after: probe.slice(at + plain('a').length) },
+    idOf: (token) => tokenizer.token_to_id(token),
     decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true }),
   };
 }
@@ -68,12 +79,16 @@ interface TokenizerFile {
   readonly truncation?: { readonly max_length?: number } | null;
 }
 
+/** Where `part` first stands in `whole`. */
+function placeOf(part: readonly number[], whole: readonly number[]): number | undefined {
+  return whole.map((_, at) => at).find((at) => part.every((id, i) => whole[at + i] === id));
+}
+
 /** The tokens of both texts are found among the whole's, and their last ones left out. */
 function cut({ ids, types }: Tokens, first: readonly number[], second: readonly number[], most: number): Tokens {
   const startsAt = (part: readonly number[], at: number): boolean => part.every((id, i) => ids[at + i] === id);
-  const places = ids.map((_, i) => i);
-  const a = places.find((at) => startsAt(first, at)) ?? 0;
-  const b = places.findLast((at) => at >= a + first.length && startsAt(second, at)) ?? ids.length;
+  const a = placeOf(first, ids) ?? 0;
+  const b = ids.map((_, i) => i).findLast((at) => at >= a + first.length && startsAt(second, at)) ?? ids.length;
   let [kept, keptOfSecond] = [first.length, second.length];
   for (let over = ids.length - most; over > 0 && kept + keptOfSecond > 0; over--) {
     if (kept > keptOfSecond) kept--;

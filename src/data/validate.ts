@@ -9,6 +9,8 @@ export interface Expectations {
   readonly inputShape?: readonly (number | string | null)[] | undefined;
   /** Class labels must be 0 … classes − 1. */
   readonly classes?: number | undefined;
+  /** Or one of these, by which data says that a place has no label. */
+  readonly ignored?: readonly number[] | undefined;
 }
 
 /**
@@ -17,13 +19,13 @@ export interface Expectations {
  *
  * @throws GhostgradError for the first fault; the message names row and column, never a value
  */
-export function validateDataset(dataset: Dataset, { inputShape, classes }: Expectations = {}): void {
+export function validateDataset(dataset: Dataset, { inputShape, classes, ignored = [] }: Expectations = {}): void {
   for (const [name, column] of dataset.features) {
     if (inputShape !== undefined) requireShape(dataset, name, column, inputShape);
     requireFinite(dataset, `feature "${name}"`, column);
   }
   requireFinite(dataset, 'labels', dataset.labels);
-  if (classes !== undefined) requireClasses(dataset, classes);
+  if (classes !== undefined) requireClasses(dataset, classes, ignored);
 }
 
 function requireShape(
@@ -53,12 +55,12 @@ function requireFinite({ name }: Dataset, what: string, column: AnyColumn): void
   });
 }
 
-function requireClasses({ name, labels }: Dataset, classes: number): void {
+function requireClasses({ name, labels }: Dataset, classes: number, ignored: readonly number[]): void {
   const { data } = gatherColumn(labels, allRows(labels.size));
   const width = sizeOf(labels.shape);
   for (let i = 0; i < data.length; i++) {
     const label = Number(data[i]);
-    if (Number.isInteger(label) && label >= 0 && label < classes) continue;
+    if (Number.isInteger(label) && ((label >= 0 && label < classes) || ignored.includes(label))) continue;
     throw new GhostgradError({
       what: 'a label is out of range', where: `${name}, labels, ${showRow(Math.floor(i / width))}`,
       expected: `whole numbers from 0 to ${classes - 1}, since the model has ${classes} outputs`,

@@ -94,8 +94,8 @@ ${shown.filter((plot) => plot !== null)}`;
 function results({ result }: ReportedRun): Html | null {
   const test = result?.['test'];
   if (typeof test !== 'object' || test === null) return null;
-  const { accuracy, loss, examples } = test as Readonly<Record<string, unknown>>;
-  const rows = [['Accuracy', accuracy, percent], ['Loss', loss, show], ['Examples', examples, show]] as const;
+  const { accuracy, loss, perplexity, examples } = test as Readonly<Record<string, unknown>>;
+  const rows = [['Accuracy', accuracy, percent], ['Loss', loss, show], ['Perplexity', perplexity, show], ['Examples', examples, show]] as const;
   return html`<h2>How good the model is</h2>
 ${table([], rows.flatMap(([label, value, text]) => (typeof value === 'number' ? [[label, text(value)] as const] : [])))}
 <p class="note">Measured on the test data without noise: the guarantee covers the training data; test data that are private themselves are not

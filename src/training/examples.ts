@@ -13,7 +13,7 @@ import { gatherColumn } from '../data/dataset.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { sameShape } from '../tensor/tensor.ts';
 import { type Task, atBatchSize, focused } from './compile.ts';
-import { labelsInput } from './loss.ts';
+import { ignoredLabels, labelsInput } from './loss.ts';
 import { type ShapeBindings, bindShapes } from './shapes.ts';
 import type { BatchSource } from './step.ts';
 
@@ -58,10 +58,18 @@ export function fittedTo(task: Task, dataset: Dataset): Dataset {
   const renamed = fittedFeatures(task, dataset);
   const { graph, labels } = atBatchSize(task, 2);
   if (labels === undefined) return renamed;
+  if (task.loss === 'causal-lm' && dataset.labels.shape.length === 0) throw withoutNext(dataset.name);
   const fitted = withLabels(renamed, labels.dtype as ColumnType, labels.shape.slice(1));
-  if (task.loss === 'cross-entropy') validateDataset(fitted, { classes: graph.types.get(logitsOf(task))?.shape[1] });
+  const classes = graph.types.get(logitsOf(task))?.shape.at(-1);
+  if (task.loss === 'cross-entropy') validateDataset(fitted, { classes });
+  if (task.loss === 'causal-lm') validateDataset(fitted, { classes, ignored: ignoredLabels });
   return fitted;
 }
+
+const withoutNext = (where: string): GhostgradError => new GhostgradError({
+  what: 'a language model learns from texts alone', where, found: 'a label for each text', expected: 'the next token as the label of each token',
+  fix: 'say target: next-token in the data spec, and no label',
+});
 
 /** The part of {@link fittedTo} that asks nothing of the labels: they stay as they are. */
 export function fittedFeatures(task: Pick<Task, 'model' | 'loss'>, dataset: Dataset): Dataset {
@@ -85,6 +93,7 @@ export function fittedFeatures(task: Pick<Task, 'model' | 'loss'>, dataset: Data
   }
   return datasetOf({ ...dataset, features: columns });
 }
+
 
 /** The output that a loss is taken of. */
 export const logitsOf = ({ model, output }: Pick<Task, 'model' | 'output'>): string =>

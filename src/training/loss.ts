@@ -10,6 +10,9 @@ import { type TensorType, isFloat } from '../tensor/tensor.ts';
 /** A loss by name, or `output:<name>`: an output of the model that is already one loss a row, [B]. */
 export type LossName = 'cross-entropy' | 'binary-cross-entropy' | 'mse' | 'causal-lm' | `output:${string}`;
 
+/** Labels by which data for `causal-lm` says that a place is to be ignored. */
+export const ignoredLabels: readonly number[] = [-1, -100];
+
 /** The graph's input that takes the labels. */
 export const labelsInput = 'ghostgrad.labels';
 
@@ -34,7 +37,7 @@ const rowsOnly = (b: GraphBuilder, x: Value) => b.shape(x).map((_, axis) => axis
 
 /**
  * −log p(label) over the last axis of logits [...places, classes], one for each place; 0 where the label is no class
- * (-1 or -100, by which data says that a place is to be ignored).
+ * ({@link ignoredLabels}).
  */
 function crossEntropies(b: GraphBuilder, logits: Value, labels: Value): Value {
   const places = b.shape(labels);
@@ -66,7 +69,11 @@ const losses: { readonly [name: string]: Loss } = {
       return indicator(b, b.op('Less', [reduceSum(b, indicator(b, isWrong), rowsOnly(b, z)), b.scalar(0.5)]));
     },
   },
-  /** Over the tokens of an example, the sum of the cross entropies of each with what its predecessors predict. */
+  /**
+   * Over the tokens of an example, the sum of the cross entropies of each with what its predecessors predict: minus the
+   * log-probability of the whole text. Of all ways to weigh texts of different lengths it is the one that the mean over
+   * tokens, hence perplexity, is the sum of; clipping bounds what a text adds however long it is.
+   */
   'causal-lm': {
     expected: 'logits of shape [batch, tokens, vocabulary] with at least two tokens',
     labels: ({ shape }) => (shape.length === 3 && shape[1]! > 1 ? { dtype: 'int64', shape: shape.slice(0, 2) } : undefined),

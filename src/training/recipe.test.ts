@@ -217,7 +217,6 @@ describe('resolveRecipe', () => {
   });
 
   it.each([
-    ['loss', 'causal-lm'],
     ['privacy.epsilon', [1, 2]],
     ['privacy.unit', 'person'],
   ])('knows that %s: %j is not available yet', (path, value) => {

@@ -318,11 +318,8 @@ function fixOf(path: string): string | undefined {
   return example === undefined ? undefined : `e.g. ${example}`;
 }
 
-const is = (...values: readonly unknown[]) => (value: unknown): boolean => values.includes(value);
-
 /** What recipes have words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
 const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
-  ['loss', is('causal-lm'), lossNames.filter((name) => name !== 'causal-lm').join(', ')],
   ['privacy.epsilon', Array.isArray, 'one number'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
 ];

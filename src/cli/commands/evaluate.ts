@@ -27,14 +27,14 @@ interface Options {
 
 export const evaluate = define<Options>({
   name: 'evaluate',
-  summary: 'accuracy and loss of a model on data',
+  summary: 'accuracy, loss or perplexity of a model on data',
   configure: (command) =>
     command
       .argument('<model>', 'an ONNX file')
       .requiredOption('--data <spec>', 'a named set such as mnist:test, a path, or a mapping: {path: a.csv, label: y}')
       .option(
         '--loss <name>',
-        'cross-entropy, binary-cross-entropy, mse or output:<name> (default: what the model was trained with)',
+        'cross-entropy, binary-cross-entropy, mse, causal-lm or output:<name> (default: what the model was trained with)',
       )
       .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
       .option(...shapeOption)
@@ -74,8 +74,10 @@ export const evaluate = define<Options>({
       json: result,
       text: facts({
         accuracy: result.accuracy === null ? undefined : percent(result.accuracy),
+        perplexity: result.perplexity === undefined ? undefined : show(result.perplexity),
         loss: show(result.loss),
         examples: result.examples,
+        tokens: result.tokens,
       }),
     };
   },

@@ -206,6 +206,7 @@ const describe = (
       test === null || test.accuracy === null
         ? undefined
         : `${percent(test.accuracy)} of ${test.examples} test examples`,
+    'perplexity': test?.perplexity === undefined ? undefined : `${show(test.perplexity)} on ${test.examples} test examples`,
     'test loss': test === null ? undefined : show(test.loss),
     'steps': `${steps}${recharged > 0 ? `, and ${recharged} charged again` : ''}`,
     'ended': ended === 'stopped' ? `by you; to go on: train --resume ${runDir ?? ''}` : ended === 'budget' ? 'early: its budget is spent' : undefined,
