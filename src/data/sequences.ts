@@ -38,7 +38,7 @@ interface Text {
   readonly completion: string;
 }
 
-/** Ids, of which those from `from` on are to be predicted. */
+/** Ids, of which those from `from` on are to be predicted: never the first, which follows nothing. */
 interface Sequence {
   readonly ids: readonly number[];
   readonly from: number;
@@ -75,8 +75,7 @@ export async function readSequences(path: string, options: SequenceOptions): Pro
     count++;
   }
   const [ids, from, end] = [tokens.array(), froms.array(), ends.array()];
-  // The first token follows nothing.
-  if (count > 0 && from.every((start, row) => Math.max(start, 1) >= end[row]!)) {
+  if (count > 0 && from.every((start, row) => start >= end[row]!)) {
     throw new GhostgradError({
       what: 'no text has a token to predict', where: path, found: `maxLength ${maxLength}`,
       expected: 'room for a prompt and some of its completion', fix: 'choose a larger maxLength',
@@ -111,7 +110,7 @@ function sequencer(
     const start = [...(first ?? special.before), ...(prompt === '' ? [] : tokenizer.plain(prompt + separator))];
     const text = [...start, ...tokenizer.plain(completion)];
     const whole = [...text, ...(last ?? special.after)];
-    return { ids: whole.length > most ? text.slice(0, most) : whole, from: promptLoss ? 0 : start.length };
+    return { ids: whole.length > most ? text.slice(0, most) : whole, from: promptLoss ? 1 : Math.max(1, start.length) };
   };
 }
 
