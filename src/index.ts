@@ -19,6 +19,7 @@ export { type PrivateEvaluateOptions, type PrivateEvaluation, evaluatePrivately 
 export { type ExplainOptions, type Explanation, type ExplainedLayer, explain } from './training/explain.ts';
 export { type CheckResult, check } from './training/check.ts';
 export { verify } from './training/verify.ts';
+export { type Exported, exportRun } from './training/export.ts';
 export { type Expected, parseExpected } from './training/expected.ts';
 export { type ModelReference, type Recipe, type RecipeInput, resolveRecipe } from './training/recipe.ts';
 export { readRecipeFile } from './training/recipe-file.ts';

@@ -3,7 +3,7 @@ import { modes } from '../src/clipping/plan.ts';
 import { defaultRho } from '../src/clipping/norm.ts';
 import type { Graph } from '../src/graph/ir.ts';
 import { buildModel } from '../src/models/index.ts';
-import { type Adapter, mergedLora, peftTensors, withLora } from '../src/models/lora.ts';
+import { type Adapter, mergedLora, savedAdapters, withLora } from '../src/models/lora.ts';
 import { type FloatTensor, type Tensor, float32, int64, sizeOf, tensor } from '../src/tensor/tensor.ts';
 import { analyse, requireTrainable } from '../src/training/compile.ts';
 import { onnxruntimeEngine } from '../src/runtime/node.ts';
@@ -124,7 +124,8 @@ describe('adapters', () => {
   it("are saved in PEFT's layout", () => {
     for (const kind of ['mlp', 'transformer'] as const) {
       const { model, adapters } = withLora(models[kind](), { rank: 2 });
-      const tensors = peftTensors(model, adapters);
+      const { tensors, metadata } = savedAdapters(model, adapters, { rank: 2, alpha: 3 });
+      expect(metadata).toMatchObject({ r: '2', lora_alpha: '3' });
       expect(tensors.size).toBe(2 * adapters.length);
       for (const [name, { shape }] of tensors) expect(name.endsWith('lora_A.weight') ? shape[0] : shape[1], name).toBe(2);
       const [{ a, outputsFirst }] = adapters as [Adapter];

@@ -10,13 +10,14 @@ import { embed } from './commands/embed.ts';
 import { epsilon } from './commands/epsilon.ts';
 import { evaluate } from './commands/evaluate.ts';
 import { explain } from './commands/explain.ts';
+import { exportCommand } from './commands/export.ts';
 import { report } from './commands/report.ts';
 import { train } from './commands/train.ts';
 import { verify } from './commands/verify.ts';
 import { type Io, coloursFor } from './io.ts';
 
 /** Adding a command: one file in commands/ and its name here. */
-const commands = [train, embed, evaluate, explain, check, verify, report, epsilon, calibrate, audit, bench];
+const commands = [train, embed, evaluate, explain, check, verify, report, exportCommand, epsilon, calibrate, audit, bench];
 
 /**
  * The command line.

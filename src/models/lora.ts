@@ -191,6 +191,9 @@ export function withLora(
 /** Names of the weights that adapters can be put beside. */
 export const adaptableWeights = (model: Graph): readonly string[] => [...weightsOf(model).keys()];
 
+/** Names of the adapters' first factors in a model that has them. */
+export const adapterNames = ({ initializers }: Graph): readonly string[] => [...initializers.keys()].filter((name) => name.endsWith('.lora_A'));
+
 /** Makers of values by name. */
 const makersOf = ({ nodes }: Graph): ReadonlyMap<string, Node> =>
   new Map(nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));
@@ -248,14 +251,22 @@ export function mergedLora(original: Graph, trained: Graph, adapters: readonly A
   return { ...original, initializers, metadata: trained.metadata };
 }
 
+/** Adapters alone, to be saved. */
+export interface SavedAdapters {
+  readonly tensors: ReadonlyMap<string, FloatTensor>;
+  /** What their product is scaled by is α/r. */
+  readonly metadata: Readonly<Record<'format' | 'r' | 'lora_alpha', string>>;
+}
+
 /** The trained adapters alone, under the names and in the layout of PEFT: `lora_A.weight` [r, inputs], `lora_B.weight` [outputs, r]. */
-export function peftTensors(trained: Graph, adapters: readonly Adapter[]): ReadonlyMap<string, FloatTensor> {
-  return new Map(adapters.flatMap(({ weight, a, b, outputsFirst }) => {
+export function savedAdapters(trained: Graph, adapters: readonly Adapter[], { rank, alpha }: { readonly rank: number; readonly alpha: number }): SavedAdapters {
+  const tensors = new Map(adapters.flatMap(({ weight, a, b, outputsFirst }) => {
     const stem = `base_model.model.${weight.replace(/\.weight$/, '')}`;
     const [first, second] = [a, b].map((name) => trained.initializers.get(name) as FloatTensor) as [FloatTensor, FloatTensor];
     const at = (t: FloatTensor): FloatTensor => (outputsFirst ? t : transposed(t));
     return [[`${stem}.lora_A.weight`, at(first)], [`${stem}.lora_B.weight`, at(second)]] as const;
   }));
+  return { tensors, metadata: { format: 'pt', r: String(rank), lora_alpha: String(alpha) } };
 }
 
 function transposed({ dtype, shape, data }: FloatTensor): FloatTensor {

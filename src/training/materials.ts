@@ -4,9 +4,8 @@ import type { Graph } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
 import { withGroupNorm } from '../models/batchnorm.ts';
 import { bodyOf, headParameters, withHead } from '../models/head.ts';
-import { adaptableWeights, mergedLora, peftTensors, withLora } from '../models/lora.ts';
+import { type SavedAdapters, adaptableWeights, mergedLora, savedAdapters, withLora } from '../models/lora.ts';
 import { semantics } from '../ops/table.ts';
-import type { Parameters } from '../optimizers/index.ts';
 import { taskFor } from './examples.ts';
 import { loadModel, prepareModel } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
@@ -31,7 +30,7 @@ export interface Materials {
   /** The model to save, given that of `source` as trained: adapters are merged into the weights beside them. */
   readonly exported: (trained: Graph) => Graph;
   /** The adapters alone, of the model as trained; none where the recipe asks for none. */
-  readonly adapters?: (trained: Graph) => Parameters;
+  readonly adapters?: (trained: Graph) => SavedAdapters;
   readonly trainingSet: Dataset;
   readonly testSet: Dataset | undefined;
 }
@@ -83,7 +82,7 @@ function adapted(
     source: { ...headed, model },
     trainable: [...adapters.flatMap(({ a, b }) => [a, b]), ...beside],
     exported: (trained) => mergedLora(headed.model, trained, adapters),
-    adapters: (trained) => peftTensors(trained, adapters),
+    adapters: (trained) => savedAdapters(trained, adapters, lora),
   };
 }
 

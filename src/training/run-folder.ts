@@ -4,7 +4,7 @@ import { GhostgradError } from '../errors.ts';
 import { type Files, isTemporary, nodeFiles, syncFolder, writeFileAtomically } from '../files.ts';
 import { writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
-import type { Parameters } from '../optimizers/index.ts';
+import type { SavedAdapters } from '../models/lora.ts';
 import { safetensorsChunks } from '../tensor/safetensors.ts';
 import { type Lock, held, removeLeftovers, tryLock } from '../lock.ts';
 import type { Certificate } from '../privacy/index.ts';
@@ -41,7 +41,7 @@ export interface RunFolder {
   saveNotes(notes: RunNotes): void;
   saveModel(model: Graph): void;
   /** In `adapters.safetensors`, as PEFT lays them out. */
-  saveAdapters(adapters: Parameters): void;
+  saveAdapters(adapters: SavedAdapters): void;
   /** @param sign makes `privacy.json.sig`, the signature of the very bytes of `privacy.json` */
   saveCertificate(certificate: Certificate, sign?: (bytes: Uint8Array) => Uint8Array): void;
   /** Keeps the certificate of the run before its first step, from which a report tells what an unfinished run has spent. */
@@ -133,11 +133,11 @@ function removeUnfinished(path: string, files: Files): void {
 }
 
 /** Throws GhostgradError unless `path` is a folder with a run in it. */
-export function requireRun(path: string): void {
+export function requireRun(path: string, to = 'resume'): void {
   if (existsSync(join(path, 'recipe.yaml'))) return;
   const stat = statOf(path);
   throw new GhostgradError({
-    what: 'there is no run to resume',
+    what: `there is no run to ${to}`,
     where: path,
     found: stat === undefined ? 'no such folder' : stat.isDirectory() ? 'a folder without recipe.yaml' : 'a file',
     expected: 'the output folder of a run',
@@ -209,7 +209,8 @@ function runFolder({ path, lock, saved, made, files }: {
     notes: () => existsSync(notesPath) ? (JSON.parse(readFileSync(notesPath, 'utf8')) as RunNotes) : null,
     saveNotes: (notes) => write('private/run.json', `${JSON.stringify(notes)}\n`, 0o600),
     saveModel: (model) => writeModel(join(path, 'model.onnx'), model, { files }),
-    saveAdapters: (adapters) => writeFileAtomically(join(path, 'adapters.safetensors'), safetensorsChunks(adapters, {}), undefined, files),
+    saveAdapters: ({ tensors, metadata }) =>
+      writeFileAtomically(join(path, 'adapters.safetensors'), safetensorsChunks(tensors, metadata), undefined, files),
     saveCertificate: (certificate, sign) => {
       const text = `${JSON.stringify(certificate, null, 2)}\n`;
       write('privacy.json', text);
