@@ -10,6 +10,7 @@ import { gamma, largestFloat, largestSquare, smallestNormal } from './rounding.t
  * ONNX Runtime's ReduceSumSquare (BENCHMARKS.md).
  */
 export function squaredLength(b: GraphBuilder, x: Value, units: number): Value {
+  if (sizeOf(b.shape(x)) === units) return reshape(b, mul(b, x, x), [units]);
   const [outer, inner] = stages(sizeOf(b.shape(x)) / units);
   const rows = reshape(b, x, [units, outer, 1, inner]);
   return reduceSum(b, matmul(b, rows, rows, { transposeY: true }), [1, 2, 3]);

@@ -1,5 +1,6 @@
 import { float, floatAttribute, showShape, showType, stringAttribute } from '../graph/ir.ts';
-import { type GraphBuilder, type Value, add, div, mul, reduceSum, scale, sub, where } from './builder.ts';
+import { type GraphBuilder, type Value, add, div, mul, neg, reduceSum, scale, sub, where } from './builder.ts';
+import { scatteredAlong } from './gathering.ts';
 import { badOperands, operand, outputGradient } from './operands.ts';
 import type { GradientContext, Operator } from './operator.ts';
 import {
@@ -173,13 +174,20 @@ const softmax: Operator = {
   },
 };
 
+/**
+ * dY − p·Σ dY with p = exp(y). A dY that is zero but for a few numbers, as a loss that picks one class has it, is never laid
+ * out: its numbers are added to −p·Σ dY where they belong.
+ */
 const logSoftmax: Operator = {
   ...overOneAxis,
   gradient: (context) => {
     const { b, outputs } = context;
     const dY = outputGradient(context);
-    const total = reduceSum(b, dY, [softmaxAxis(context)], true);
-    return [sub(b, dY, mul(b, b.op('Exp', [outputs[0]!]), total))];
+    const axis = softmaxAxis(context);
+    const total = (x: Value): Value => reduceSum(b, x, [axis], true);
+    const p = b.op('Exp', [outputs[0]!]);
+    const few = scatteredAlong(b, dY, axis);
+    return [few === undefined ? sub(b, dY, mul(b, p, total(dY))) : few.onto(mul(b, p, neg(b, total(few.updates))))];
   },
 };
 

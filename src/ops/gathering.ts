@@ -1,4 +1,4 @@
-import { type Node, int, intAttribute, showShape, showType, string } from '../graph/ir.ts';
+import { type Node, int, intAttribute, showShape, showType, string, stringAttribute } from '../graph/ir.ts';
 import { type Shape, type Tensor, int64, isFloat, sizeOf, toNumbers } from '../tensor/tensor.ts';
 import { addRows, addRowsAt } from './add-rows.ts';
 import { sameBatch } from './batch.ts';
@@ -178,6 +178,22 @@ export function elementsBatch(context: BatchContext): BatchResult {
 export const zerosLike = (b: GraphBuilder, v: Value): Value => filled(b, 0, b.shape(v), b.type(v).dtype);
 export const elementsAxis = ({ b, node, inputs }: GradientContext) =>
   ({ axis: int(axisAttribute(node, b.shape(inputs[0]!).length, 0)) });
+
+/** Numbers that stand somewhere along one axis of an array which is zero else. */
+interface Scattered {
+  readonly updates: Value;
+  /** Adds them to an array of the same shape, where they stand. */
+  readonly onto: (data: Value) => Value;
+}
+
+/** What {@link gatherElements} gives back to its data, where that is all that `x` is. */
+export function scatteredAlong(b: GraphBuilder, x: Value, axis: number): Scattered | undefined {
+  const made = b.producerOf(x);
+  if (made?.op !== 'ScatterElements' || made.inputs[0] !== zerosLike(b, x)) return undefined;
+  const [, indices, updates] = made.inputs as [Value, Value, Value];
+  if (stringAttribute(made, 'reduction', 'none') !== 'add' || axisAttribute(made, b.shape(x).length, 0) !== axis) return undefined;
+  return { updates, onto: (data) => b.op('ScatterElements', [data, indices, updates], made.attributes) };
+}
 
 const gatherElements: Operator = {
   shape: (context) => {

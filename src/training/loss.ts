@@ -41,12 +41,13 @@ const rowsOnly = (b: GraphBuilder, x: Value) => b.shape(x).map((_, axis) => axis
  */
 function crossEntropies(b: GraphBuilder, logits: Value, labels: Value): Value {
   const places = b.shape(labels);
-  const classes = b.shape(logits).at(-1)!;
   const logProbabilities = b.op('LogSoftmax', [logits], { axis: int(-1) });
-  const column = b.op('Range', [0, classes, 1].map((n) => b.scalar(n, 'int64')));
-  const isLabel = b.op('Equal', [reshape(b, labels, [...places, 1]), column]);
-  // Selection, not multiplication: the logarithm of another class's probability may be -Infinity.
-  return neg(b, reduceSum(b, where(b, isLabel, logProbabilities, b.scalar(0)), [places.length]));
+  const [zero, classes] = [0, b.shape(logits).at(-1)!].map((n) => b.scalar(n, 'int64')) as [Value, Value];
+  const isClass = b.op('And', [b.op('GreaterOrEqual', [labels, zero]), b.op('Less', [labels, classes])]);
+  const column = reshape(b, where(b, isClass, labels, zero), [...places, 1]);
+  const picked = reshape(b, b.op('GatherElements', [logProbabilities, column], { axis: int(places.length) }), places);
+  // Selection, not multiplication: the logarithm of a probability may be -Infinity.
+  return neg(b, where(b, isClass, picked, b.scalar(0)));
 }
 
 const indicator = (b: GraphBuilder, condition: Value): Value => where(b, condition, b.scalar(1), b.scalar(0));
