@@ -135,8 +135,9 @@ async function streamedFrom(
   });
 }
 
-/** Turns stored bytes into scaled float32, as {@link featureColumn} does. */
-function decoderOf(dtype: DType, shape: Shape, where: string, normalize?: Normalize): Decode {
+/** Turns stored bytes into scaled float32, as {@link featureColumn} does; nothing where they are that already. */
+function decoderOf(dtype: DType, shape: Shape, where: string, normalize?: Normalize): Decode | undefined {
+  if (dtype === 'float32' && (normalize ?? 'none') === 'none') return undefined;
   if (dtype === 'uint8') {
     const tables = byteTables(normalize ?? 'unit', shape, where);
     const part = sizeOf(shape) / tables.length;

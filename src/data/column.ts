@@ -32,6 +32,17 @@ export interface Column<D extends ColumnType> {
 /** A column of either type; `dtype` tells them apart. */
 export type AnyColumn = Column<'float32'> | Column<'int64'>;
 
+/**
+ * Where the first NaN or infinity stands, -1 where there is none: all bits of its exponent are set. Whole numbers compare
+ * many times as fast as a call for each element would.
+ */
+export function firstNonFinite({ buffer, byteOffset, length }: Float32Array): number {
+  const exponent = 0x7f800000;
+  const bits = new Int32Array(buffer, byteOffset, length);
+  for (let i = 0; i < length; i++) if ((bits[i]! & exponent) === exponent) return i;
+  return -1;
+}
+
 /** Checks the indices, copies row by row, and clears what is left of `into`. */
 function gatherRows(
   size: number, width: number, indices: Uint32Array, into: Float32Array | BigInt64Array,
@@ -58,7 +69,7 @@ export function floatColumn(data: Float32Array, shape: Shape, elementNames?: rea
     gather: (indices, into) => gatherRows(size, width, indices, into, (row, offset) =>
       into.set(data.subarray(row * width, (row + 1) * width), offset)),
     firstNonFinite: () => {
-      const at = data.findIndex((x) => !Number.isFinite(x));
+      const at = firstNonFinite(data);
       return at < 0 ? undefined : { row: Math.floor(at / width), element: at % width };
     },
   };

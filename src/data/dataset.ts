@@ -34,6 +34,12 @@ export interface Batch {
   readonly labels: Tensor<ColumnType>;
 }
 
+/** Tensors of a batch, if it has them. */
+export interface SpareBatch {
+  readonly features: (name: string) => Tensor | undefined;
+  readonly labels?: Tensor | undefined;
+}
+
 type Parts = Pick<Dataset, 'name' | 'features' | 'labels' | 'declaredSize' | 'classNames'>;
 
 /**
@@ -72,22 +78,32 @@ function gatherInto(
   else throw new TypeError(`the buffer for ${name} is not of type ${column.dtype}`);
 }
 
-/** One column's rows `indices` as a new tensor of `rows` rows, those after the last index zero. */
-export function gatherColumn(column: AnyColumn, indices: Uint32Array, rows = indices.length): Tensor<ColumnType> {
-  const data = allocate(column.dtype, rows * sizeOf(column.shape));
+/**
+ * One column's rows `indices` as a tensor of `rows` rows, those after the last index zero.
+ *
+ * @param spare a tensor that nobody needs any more: if it is of the same type and size, it is written over
+ */
+export function gatherColumn(
+  column: AnyColumn, indices: Uint32Array, rows = indices.length, spare?: Tensor,
+): Tensor<ColumnType> {
+  const length = rows * sizeOf(column.shape);
+  const fits = spare !== undefined && spare.dtype === column.dtype && spare.data.length === length;
+  const data = fits ? spare.data as TypedArrays[ColumnType] : allocate<ColumnType>(column.dtype, length);
   gatherInto(column, indices, data, 'a column');
   return tensor(column.dtype, [rows, ...column.shape], data);
 }
 
 /**
- * The examples `indices` as new tensors.
+ * The examples `indices` as tensors.
  *
  * @param rows rows of the tensors, at least `indices.length` (the default); those after the last index are zero
+ * @param spare an earlier batch that nobody needs any more, whose tensors are written over where they are as large.
+ * Default: new ones
  */
-export function batchOf({ features, labels }: Dataset, indices: Uint32Array, rows = indices.length): Batch {
+export function batchOf({ features, labels }: Dataset, indices: Uint32Array, rows = indices.length, spare?: SpareBatch): Batch {
   return {
-    features: new Map([...features].map(([name, column]) => [name, gatherColumn(column, indices, rows)])),
-    labels: gatherColumn(labels, indices, rows),
+    features: new Map([...features].map(([name, column]) => [name, gatherColumn(column, indices, rows, spare?.features(name))])),
+    labels: gatherColumn(labels, indices, rows, spare?.labels),
   };
 }
 

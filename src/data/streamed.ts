@@ -1,5 +1,5 @@
 import { openSync, readSync } from 'node:fs';
-import { type Column } from './column.ts';
+import { type Column, firstNonFinite } from './column.ts';
 import { GhostgradError } from '../errors.ts';
 import { type DType, type Shape, bytesPerElement, sizeOf } from '../tensor/tensor.ts';
 
@@ -24,17 +24,19 @@ const block = 1 << 20;
  * A column of rows that stay in their file: a batch's are read as they are gathered, neighbours together, so that memory does
  * not grow with the data. The file must not change while the column is used.
  *
+ * @param decode none where what is stored is float32 as it is handed out, which is then read to where it is wanted
  * @throws GhostgradError when the file cannot be read, then or later
  */
-export function streamedColumn(array: StoredArray, decode: Decode): Column<'float32'> {
+export function streamedColumn(array: StoredArray, decode?: Decode): Column<'float32'> {
   const { path, offset, dtype, rows, shape } = array;
   const width = sizeOf(shape);
   const rowBytes = width * bytesPerElement(dtype);
   const file = openSync(path, 'r');
   const atOnce = Math.max(1, Math.floor(block / rowBytes));
-  const scratch = new Uint8Array(atOnce * rowBytes);
+  const scratch = new Uint8Array(decode === undefined ? 0 : atOnce * rowBytes);
   const read = (row: number, count: number, into: Float32Array): void => {
-    const bytes = scratch.subarray(0, count * rowBytes);
+    const bytes = decode === undefined
+      ? new Uint8Array(into.buffer, into.byteOffset, into.byteLength) : scratch.subarray(0, count * rowBytes);
     for (let done = 0; done < bytes.length;) {
       const got = readSync(file, bytes, done, bytes.length - done, offset + row * rowBytes + done);
       if (got === 0) {
@@ -45,7 +47,7 @@ export function streamedColumn(array: StoredArray, decode: Decode): Column<'floa
       }
       done += got;
     }
-    decode(bytes, into);
+    decode?.(bytes, into);
   };
   return {
     dtype: 'float32', size: rows, shape,
@@ -68,7 +70,7 @@ export function streamedColumn(array: StoredArray, decode: Decode): Column<'floa
       for (let row = 0; row < rows; row += atOnce) {
         const count = Math.min(atOnce, rows - row);
         read(row, count, values.subarray(0, count * width));
-        const at = values.subarray(0, count * width).findIndex((x) => !Number.isFinite(x));
+        const at = firstNonFinite(values.subarray(0, count * width));
         if (at >= 0) return { row: row + Math.floor(at / width), element: at % width };
       }
       return undefined;

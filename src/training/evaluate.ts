@@ -3,7 +3,7 @@ import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import { graphBuilder } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
-import type { Engine } from '../runtime/engine.ts';
+import type { Engine, Feeds } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
 import { type Tensor, sizeOf } from '../tensor/tensor.ts';
 import { type Task, atBatchSize } from './compile.ts';
@@ -69,13 +69,15 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
   let loss = 0;
   let right = 0;
   let tokens = 0;
+  let spare: Feeds = {};
   try {
     for (let start = 0; start < data.size; start += rows) {
       const count = Math.min(rows, data.size - start);
       const indices = Uint32Array.from({ length: count }, (_, i) => start + i);
-      const feeds = feedsOf(data, indices, rows);
+      const feeds = feedsOf(data, indices, rows, spare);
       if (task.loss === 'causal-lm') tokens += predicted(feeds[labelsInput]!, count);
-      const { outputs } = await session.run(feeds);
+      const { outputs, feeds: back } = await session.run(feeds);
+      spare = back;
       const losses = rowsOf(outputs, lossOutput, count);
       for (const each of losses) loss += each;
       if (options.onLoss !== undefined) losses.forEach((each) => options.onLoss?.(each));

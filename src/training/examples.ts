@@ -131,7 +131,7 @@ function inputColumns(
 export function batchSource(dataset: Dataset, indices: Uint32Array): BatchSource {
   return {
     size: indices.length,
-    feeds: (start, count, units) => feedsOf(dataset, indices.subarray(start, start + count), units),
+    feeds: (start, count, units, spare) => feedsOf(dataset, indices.subarray(start, start + count), units, spare),
   };
 }
 
@@ -139,8 +139,8 @@ export function batchSource(dataset: Dataset, indices: Uint32Array): BatchSource
 export const inputsOf = ({ features }: Dataset, indices: Uint32Array, rows: number): Feeds =>
   Object.fromEntries([...features].map(([name, column]) => [name, gatherColumn(column, indices, rows)]));
 
-/** Inputs and labels of some rows, padded with zeros to `rows` rows. */
-export function feedsOf(dataset: Dataset, indices: Uint32Array, rows: number): Feeds {
-  const { features, labels } = batchOf(dataset, indices, rows);
+/** Inputs and labels of some rows, padded with zeros to `rows` rows; in the memory of `spare` where that fits. */
+export function feedsOf(dataset: Dataset, indices: Uint32Array, rows: number, spare: Feeds = {}): Feeds {
+  const { features, labels } = batchOf(dataset, indices, rows, { features: (name) => spare[name], labels: spare[labelsInput] });
   return { ...Object.fromEntries(features), [labelsInput]: labels };
 }

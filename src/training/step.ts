@@ -35,8 +35,10 @@ export interface BatchSource {
   /**
    * Inputs and labels for the units start … start+count-1, padded with zeros to `units` units
    * (units · rowsPerUnit rows).
+   *
+   * @param spare feeds of an earlier call that nobody reads any more and that may be written over
    */
-  feeds(start: number, count: number, units: number): Feeds;
+  feeds(start: number, count: number, units: number, spare?: Feeds): Feeds;
 }
 
 export type Parameters = ReadonlyMap<string, FloatTensor>;
@@ -167,6 +169,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
           const running = start(lane, held, part);
           queue.prefetch();
           const [result] = await Promise.all([running, behind]);
+          queue.giveBack(part, result.feeds);
           held = Object.fromEntries(Object.keys(held).map((name) => [name, result.feeds[name] ?? held[name]!]));
           behind = keep(lane, part, result);
         }
@@ -247,9 +250,11 @@ interface Part {
 function partsOf(batch: BatchSource, parts: ReturnType<typeof cut>) {
   let next = 0;
   let ready: Feeds | undefined;
+  /** Feeds that were computed with, by their units. */
+  const spare = new Map<number, Feeds[]>();
   const feedsAt = (at: number): Feeds | undefined => {
     const part = parts[at];
-    return part && batch.feeds(part.start, part.count, part.units);
+    return part && batch.feeds(part.start, part.count, part.units, spare.get(part.units)?.pop());
   };
   return {
     length: parts.length,
@@ -263,6 +268,9 @@ function partsOf(batch: BatchSource, parts: ReturnType<typeof cut>) {
     },
     prefetch: (): void => {
       ready ??= feedsAt(next);
+    },
+    giveBack: ({ units }: Part, feeds: Feeds): void => {
+      spare.set(units, [...(spare.get(units) ?? []), feeds]);
     },
   };
 }
