@@ -42,17 +42,32 @@ export interface UncoveredMetrics {
 export function summaryOf(
   losses: Float32Array, norms: Float32Array, thresholds: readonly number[],
 ): Omit<UncoveredMetrics, 'examplesPerSecond'> {
-  const finite = losses.filter(Number.isFinite);
+  // Loops: a full batch may be of millions, for which calls of functions would take as long as some of its micro-batches.
+  let [finite, total] = [0, 0];
+  for (const loss of losses) {
+    if (!Number.isFinite(loss)) continue;
+    finite += 1;
+    total += loss;
+  }
   const K = thresholds.length;
-  const wholes = Float64Array.from({ length: K === 0 ? 0 : norms.length / K }, (_, i) =>
-    Math.hypot(...norms.subarray(i * K, (i + 1) * K)));
-  const sorted = wholes.filter(Number.isFinite).sort();
-  const clipped = norms.filter((norm, i) => Number.isFinite(wholes[Math.floor(i / K)]) && norm > (thresholds[i % K] ?? NaN));
+  const wholes = new Float64Array(K === 0 ? 0 : norms.length / K);
+  let [counted, clipped] = [0, 0];
+  for (let at = 0; at < wholes.length * K; at += K) {
+    let [squares, above] = [0, 0];
+    for (let k = 0; k < K; k++) {
+      squares += norms[at + k]! ** 2;
+      if (norms[at + k]! > thresholds[k]!) above += 1;
+    }
+    if (!Number.isFinite(squares)) continue;
+    wholes[counted++] = Math.sqrt(squares);
+    clipped += above;
+  }
+  const sorted = wholes.subarray(0, counted).sort();
   return {
     drawn: losses.length,
-    loss: finite.length === 0 ? null : finite.reduce((sum, loss) => sum + loss, 0) / finite.length,
-    medianNorm: sorted[sorted.length >> 1] ?? null,
-    clipFraction: sorted.length === 0 ? null : clipped.length / (sorted.length * K),
+    loss: finite === 0 ? null : total / finite,
+    medianNorm: sorted[counted >> 1] ?? null,
+    clipFraction: counted === 0 ? null : clipped / (counted * K),
   };
 }
 
