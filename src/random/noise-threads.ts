@@ -18,11 +18,13 @@ export interface NoiseThreads {
    * targets are then in no defined state and must not be used, nor the threads
    */
   addNoise(targets: readonly NoiseTarget[], scale: number, keyOf: (label: string, index: number) => Uint8Array): Promise<void>;
+  /** Starts the threads, which takes a while, if they are not there yet. */
+  start(): void;
   close(): Promise<void>;
 }
 
 /**
- * `count` threads, started at the first use. They do not keep the process alive when idle.
+ * `count` threads, started at the first use or ahead of it. They do not keep the process alive when idle.
  *
  * @param program what they run; by default the noise worker beside this file
  */
@@ -37,6 +39,7 @@ export function noiseThreads(
     await Promise.all((workers ?? []).map((worker) => worker.terminate()));
     workers = undefined;
   };
+  const start = (): readonly Worker[] => (workers ??= Array.from({ length: Math.max(1, count) }, () => started(program)));
   const addNoise: NoiseThreads['addNoise'] = async (targets, scale, keyOf) => {
     if (failed !== undefined) throw failed;
     // A thread would add noise to a copy of any other array, and leave the array as it was.
@@ -53,8 +56,7 @@ export function noiseThreads(
       const request: NoiseRequest = {
         chunks, targets, scale, keys, next: new Int32Array(new SharedArrayBuffer(4)),
       };
-      workers ??= Array.from({ length: Math.max(1, count) }, () => started(program));
-      const done = await Promise.all(workers.map((worker) => answer(worker, request)));
+      const done = await Promise.all(start().map((worker) => answer(worker, request)));
       const total = done.reduce((sum, chunksDone) => sum + chunksDone, 0);
       if (total !== chunks.length) throw new Error(`${total} of ${chunks.length} parts were done`);
     } catch (cause) {
@@ -69,7 +71,7 @@ export function noiseThreads(
       keys.fill(0);
     }
   };
-  return { addNoise, close };
+  return { addNoise, start: () => void start(), close };
 }
 
 const isShared = (values: Float32Array | Float64Array): boolean =>

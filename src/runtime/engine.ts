@@ -16,7 +16,8 @@ export type Outputs = Readonly<Record<string, Tensor>>;
 /** A compiled graph. */
 export interface Session {
   /**
-   * Computes every output. Feeds may be moved to another thread for the duration of the call: do not touch them
+   * Computes every output. Runs of one session are computed in the order of the calls, which need not wait for one another.
+   * Feeds may be moved to another thread for the duration of the call: do not touch them
    * until the promise settles, after which the same tensors in {@link RunResult.feeds} are the ones to keep.
    *
    * @param spare outputs of an earlier run of this session that nobody reads any more: results are written over them, so

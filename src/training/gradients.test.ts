@@ -66,7 +66,7 @@ describe('privateGradients', () => {
     const ledger: Ledger = {
       length: 0, head: '', charge: (step) => Promise.resolve(void charged.push(step)), close: () => Promise.resolve(),
     };
-    const threads = { addNoise: () => Promise.reject(new Error('a thread died')), close: () => Promise.resolve() };
+    const threads = { addNoise: () => Promise.reject(new Error('a thread died')), start: () => undefined, close: () => Promise.resolve() };
     const source = privateGradients({ plan, program, data: blobs(), ledger, threads });
     await expect(source.next(new Map())).rejects.toThrow('a thread died');
     expect(charged).toEqual([]);

@@ -95,6 +95,8 @@ export function privateGradients({
     const stepKeys = keys.advance();
     const rows = plan.draw(stepKeys, data.size);
     const thresholds = groups.map(({ norm }) => norm);
+    // They start while the engine computes.
+    if (program.sharesSums) threads.start();
     const { sums, remainders, parts, ...seen } = await program.run(current, batchSource(data, rows), thresholds);
     if (plan.noise === 'discrete') checkAdditions(rows.length, parts);
     // A step without privacy has no norms: its sums are bounded by nothing.

@@ -140,8 +140,7 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
 
       const start = async (lane: Lane, held: Feeds, { units, count, feeds }: Part): Promise<RunResult> => {
         const session = units === microBatch ? lane.full : await lane.small();
-        const spare = lane.spare.get(units);
-        lane.spare.delete(units);
+        const spare = lane.spare.get(units)?.pop();
         return session.run({
           ...held, ...feeds,
           [stepNames.rowMask]: mask(count * rowsPerUnit, units * rowsPerUnit),
@@ -152,7 +151,8 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
         // Even where there is nothing to wait for: the lane's next run is posted first.
         await added[at - 1]?.done;
         const taken = new Set(sums.add(outputs));
-        lane.spare.set(units, Object.fromEntries(Object.entries(outputs).filter(([name]) => !taken.has(name))));
+        const left = Object.fromEntries(Object.entries(outputs).filter(([name]) => !taken.has(name)));
+        lane.spare.set(units, [...(lane.spare.get(units) ?? []), left]);
         losses.set((outputs[stepNames.losses]!.data as Float32Array).subarray(0, count), from);
         right?.set((outputs[stepNames.right]!.data as Float32Array).subarray(0, count), from);
         if (isPrivate) {
@@ -176,10 +176,12 @@ export async function compileStep(analysis: Analysis, settings: StepSettings): P
         await behind;
         return new Map(Object.entries(held) as [string, FloatTensor][]);
       };
-      // Copies for the other lanes are taken before the first lane's buffers move away.
-      const copies = sessions.slice(1).map((lane) => ({ lane, own: copyOf(parameters) }));
+      // A lane of several has its next run waiting when one ends, so that it need not wait for this thread, which may be busy.
+      const [first, ...others] = lanes > 1 ? [...sessions, ...sessions] : sessions;
+      // Copies for the others are taken before the first one's buffers move away.
+      const copies = others.map((lane) => ({ lane, own: copyOf(parameters) }));
       const [back] = await Promise.all([
-        work(sessions[0]!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
+        work(first!, parameters), ...copies.map(({ lane, own }) => work(lane, own)),
       ]);
       return { ...sums.result(), losses, right, norms, groups: groups.length, parameters: back };
     },
@@ -222,7 +224,7 @@ interface Lane {
   /** For remainders; compiled when there is one. */
   readonly small: Once<Promise<Session>>;
   /** Outputs that have been read, by the units of their physical batch. */
-  readonly spare: Map<number, Outputs>;
+  readonly spare: Map<number, Outputs[]>;
 }
 
 /** A value made at the first call. */
