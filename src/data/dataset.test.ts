@@ -2,12 +2,29 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { float32, int64, tensor, toNumbers } from '../tensor/tensor.ts';
 import { byteColumn, floatColumn, integerColumn } from './column.ts';
-import { batchOf, datasetFromTensors, datasetOf, gatherColumn, withLabels } from './dataset.ts';
+import { type SpareBatch, batchOf, datasetFromTensors, datasetOf, gatherColumn, withLabels } from './dataset.ts';
 import { byteTables, normaliseFloats } from './normalise.ts';
 import { validateDataset } from './validate.ts';
 
 const rows = (...indices: number[]): Uint32Array => Uint32Array.from(indices);
 const identity = byteTables('none', [1], 'test');
+
+describe('batches', () => {
+  const data = datasetFromTensors(float32([1, 2, 3, 4, 5, 6], [3, 2]), int64([7, 8, 9]));
+  const spareOf = (batch: ReturnType<typeof batchOf>): SpareBatch => ({ features: (name) => batch.features.get(name), labels: batch.labels });
+
+  it('are written over an earlier one of the same size, its rows cleared, and over no other', () => {
+    const first = batchOf(data, rows(0, 1, 2));
+    const again = batchOf(data, rows(2), 3, spareOf(first));
+    expect([...again.features.get('input')!.data]).toEqual([5, 6, 0, 0, 0, 0]);
+    expect([...again.labels.data]).toEqual([9n, 0n, 0n]);
+    expect(again.features.get('input')!.data).toBe(first.features.get('input')!.data);
+    expect(again.labels.data).toBe(first.labels.data);
+    const smaller = batchOf(data, rows(1), 2, spareOf(again));
+    expect([...smaller.features.get('input')!.data]).toEqual([3, 4, 0, 0]);
+    expect([...again.labels.data]).toEqual([9n, 0n, 0n]);
+  });
+});
 
 describe('columns', () => {
   it('gather rows in the order asked for, repeats included, and zero the rest', () => {
@@ -19,6 +36,16 @@ describe('columns', () => {
     const labels = new BigInt64Array(3).fill(9n);
     integerColumn(BigInt64Array.of(7n, 8n)).gather(rows(1), labels);
     expect([...labels]).toEqual([8n, 0n, 0n]);
+  });
+
+  it('find the first number that is not finite', () => {
+    const values = Float32Array.of(0, -0, 3.4028234663852886e38, -3.4028234663852886e38, 1e-45, -1e-45, 7, 8);
+    expect(floatColumn(values, [2]).firstNonFinite()).toBeUndefined();
+    for (const odd of [NaN, Infinity, -Infinity]) {
+      for (let at = 0; at < values.length; at++) {
+        expect(floatColumn(values.with(at, odd), [2]).firstNonFinite()).toEqual({ row: at >> 1, element: at % 2 });
+      }
+    }
   });
 
   it('turn bytes into floats through one table for each channel', () => {

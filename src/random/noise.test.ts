@@ -58,6 +58,7 @@ describe('noiseThreads', () => {
   it.each(['float', 'discrete'] as const)('come to the values of one thread, whatever their number: %s', async (kind) => {
     const expected = onOneThread(kind);
     for (const threads of opened) {
+      threads.start();
       for (let again = 0; again < 2; again++) {
         const targets = targetsOf(kind);
         await keys().noise.use((_, keyOf) => threads.addNoise(targets, 0.25, keyOf));

@@ -1,12 +1,16 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { backpropagate } from '../../src/autodiff/reverse.ts';
 import { type Attributes, float, int, string } from '../../src/graph/ir.ts';
 import { type activations } from '../../src/ops/activations.ts';
-import { float32 } from '../../src/tensor/tensor.ts';
+import { graphBuilder } from '../../src/ops/builder.ts';
+import { semantics } from '../../src/ops/table.ts';
+import { float32, int64 } from '../../src/tensor/tensor.ts';
 import { operandAt, refusal, says } from '../support/batched.ts';
 import { checkGradient, gradientOf } from '../support/gradient-check.ts';
-import { type Domain, type Sample, build, floatOperand } from '../support/operator-sample.ts';
+import { type Domain, type Sample, build, floatOperand, withSession } from '../support/operator-sample.ts';
 import { type OperatorCase, batchedOperand, broadcastOperands, describeOperators } from '../support/operator-suite.ts';
+import { testRandom } from '../support/random-network.ts';
 
 type Name = keyof typeof activations;
 
@@ -115,6 +119,39 @@ describe('normalisation over an axis', () => {
     const [g] = await gradientOf({ op: 'LogSoftmax', inputs: [{ value: float32([0, 200], [1, 2]) }] },
       float32([-1, 0], [1, 2]));
     expect(g).toEqual([-1, 1]);
+  });
+
+  it('adds to the gradient of LogSoftmax what a loss of few classes sends back, and lays nothing else out', async () => {
+    await fc.assert(fc.asyncProperty(
+      fc.integer({ min: 1, max: 4 }), fc.integer({ min: 2, max: 6 }), fc.integer({ min: 1, max: 3 }), fc.nat(),
+      async (rows, classes, picks, seed) => {
+        const random = testRandom(seed + 1);
+        const x = float32(Array.from({ length: rows * classes }, () => random() * 8 - 4), [rows, classes]);
+        const [indices, sent] = [
+          int64(Array.from({ length: rows * picks }, () => Math.floor(random() * classes)), [rows, picks]),
+          float32(Array.from({ length: rows * picks }, () => random() * 2 - 1), [rows, picks]),
+        ];
+        const b = graphBuilder(semantics);
+        const logits = b.input('x', { dtype: 'float32', shape: [rows, classes] });
+        const logarithms = b.op('LogSoftmax', [logits], { axis: int(1) });
+        const picked = b.op('GatherElements', [logarithms, b.constant(indices)], { axis: int(-1) });
+        const { nodes } = b.build([['picked', picked]]);
+        const gradient = backpropagate(b, nodes.map((node) => ({ ...node, outputs: node.outputs.map((o) => (o === 'picked' ? picked : o)) })),
+          new Map([[picked, b.constant(sent)]]), () => true).get(logits)!;
+        const graph = b.build([['g', gradient]]);
+        const large = graph.nodes.filter(({ outputs }) => graph.types.get(outputs[0]!)?.shape.join() === `${rows},${classes}`);
+        expect(large.map(({ op }) => op)).toEqual(['LogSoftmax', 'Exp', 'Mul', 'ScatterElements']);
+        const { g } = await withSession(graph, (run) => run({ x }));
+        for (let i = 0; i < rows; i++) {
+          const z = x.data.subarray(i * classes, (i + 1) * classes);
+          const total = z.reduce((sum, value) => sum + Math.exp(value), 0);
+          const u = sent.data.subarray(i * picks, (i + 1) * picks);
+          const wanted = Array.from(z, (value) => (-Math.exp(value) / total) * u.reduce((sum, value2) => sum + value2, 0));
+          u.forEach((value, k) => { wanted[Number(indices.data[i * picks + k])]! += value; });
+          wanted.forEach((value, c) => { expect(Number(g!.data[i * classes + c])).toBeCloseTo(value, 5); });
+        }
+      },
+    ), { numRuns: 30 });
   });
 });
 
