@@ -1,12 +1,12 @@
 import { type ErrorParts, GhostgradError } from '../errors.ts';
-import { residentMemory, resetPeak } from './memory.ts';
+import { type Memory, residentMemory, resetPeak } from './memory.ts';
 import { type BenchJob, type JobFacts, type Prepared, prepare } from './workload.ts';
 
 /** What the parent says to a child, and what it answers. */
 export type ChildRequest = { readonly kind: 'start'; readonly job: BenchJob } | { readonly kind: 'run' } | { readonly kind: 'stop' };
 export type ChildReply =
   | { readonly kind: 'ready'; readonly facts: JobFacts }
-  | { readonly kind: 'ran'; readonly ms: number; readonly peakMiB: number }
+  | { readonly kind: 'ran'; readonly ms: number } & Memory
   | { readonly kind: 'failed'; readonly parts: ErrorParts };
 
 /** Measures one workload in a process of its own, one run for each request. */
@@ -24,7 +24,9 @@ function main(): void {
     const before = residentMemory().current;
     const start = performance.now();
     await prepared.run();
-    return { kind: 'ran', ms: performance.now() - start, peakMiB: residentMemory().peak - before };
+    const ms = performance.now() - start;
+    const { peak } = residentMemory();
+    return { kind: 'ran', ms, peakMiB: peak - before, residentMiB: peak };
   };
   process.on('message', (request: ChildRequest) => {
     answer(request)

@@ -1,4 +1,5 @@
 import { setTimeout } from 'node:timers/promises';
+import type { Memory } from './memory.ts';
 import { type Child, startChild } from './process.ts';
 import type { BenchJob, JobFacts } from './workload.ts';
 
@@ -8,14 +9,14 @@ type ByJob<T> = Readonly<Record<string, T>>;
 /** How many fresh processes a figure of memory is the median of. */
 export const freshProcesses = 5;
 
-/** Highest resident memory in MiB during the first run of each of `fresh` processes, less what each had before it. */
-export async function measureMemory(jobs: Jobs, fresh: number = freshProcesses): Promise<ByJob<readonly number[]>> {
-  const peaks = mapValues(jobs, (): number[] => []);
+/** Highest resident memory during the first run of each of `fresh` processes. */
+export async function measureMemory(jobs: Jobs, fresh: number = freshProcesses): Promise<ByJob<readonly Memory[]>> {
+  const peaks = mapValues(jobs, (): Memory[] => []);
   for (let i = 0; i < fresh; i++) {
     for (const [name, job] of Object.entries(jobs)) {
       const child = await startChild(job);
       try {
-        peaks[name]!.push((await child.run()).peakMiB);
+        peaks[name]!.push(await child.run());
       } finally {
         child.stop();
       }

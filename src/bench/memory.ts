@@ -1,5 +1,13 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 
+/** The highest resident memory of a process while it ran a job, in MiB. */
+export interface Memory {
+  /** Less what it had before. */
+  readonly peakMiB: number;
+  /** In all: runtime, model and inputs included, and what starting left free, which a step uses again. */
+  readonly residentMiB: number;
+}
+
 /** Resident memory of this process in MiB, now and at its highest since {@link resetPeak}. */
 export interface ResidentMemory {
   readonly current: number;

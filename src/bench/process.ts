@@ -5,6 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { GhostgradError } from '../errors.ts';
 import { allocatorSettings } from '../runtime/allocator.ts';
 import type { ChildReply, ChildRequest } from './child.ts';
+import type { Memory } from './memory.ts';
 import type { BenchJob, JobFacts } from './workload.ts';
 
 /** A process of its own that measures one job. */
@@ -12,7 +13,7 @@ export interface Child {
   readonly pid: number;
   readonly facts: JobFacts;
   /** Runs the job once. Rejects with GhostgradError where it failed or the process ended. */
-  run(): Promise<{ readonly ms: number; readonly peakMiB: number }>;
+  run(): Promise<{ readonly ms: number } & Memory>;
   stop(): void;
 }
 

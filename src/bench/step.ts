@@ -1,5 +1,6 @@
 import type { Mode } from '../clipping/plan.ts';
 import { defaultThreads } from '../runtime/threads.ts';
+import type { Memory } from './memory.ts';
 import { type Jobs, type Timed, measureMemory, measureTime } from './measure.ts';
 import { median } from './statistics.ts';
 import type { BenchModel } from './workload.ts';
@@ -21,7 +22,9 @@ export interface ModeResult {
   readonly minMs: number;
   /** Highest resident memory during the first step of a fresh process, less what it had before; median of `processes`. */
   readonly peakMiB: number;
-  /** Arithmetic of the non-private step (the same for every mode) over the median time. */
+  /** Highest resident memory of that process in all, the model included; median of `processes`. */
+  readonly residentMiB: number;
+  /** Arithmetic of the layers that are trained in the non-private step (the same for every mode) over the median time. */
   readonly modelGflops: number;
   /** `modelGflops` / `gemmGflops`. */
   readonly rate: number;
@@ -68,7 +71,7 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
   const results = modes.map((mode): ModeResult => {
     const { facts, ms } = timed[mode]!;
     return {
-      mode, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks[mode]!),
+      mode, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: medianOf(peaks[mode]!, 'peakMiB'), residentMiB: medianOf(peaks[mode]!, 'residentMiB'),
       modelGflops: facts.flops / median(ms) / 1e6,
       rate: facts.flops / median(ms) / 1e6 / gemmGflops,
       extraFlopShare: facts.extraFlopShare,
@@ -81,7 +84,9 @@ export async function benchStep(options: BenchOptions): Promise<BenchResult> {
     gemmGflops,
     ceilingGflops: median(rateOf(contractions!)),
     ratios: base === undefined || basePeak === undefined ? {} : Object.fromEntries(results.map(({ mode, peakMiB }) => [mode, {
-      time: median(timed[mode]!.ms.map((ms, i) => ms / base[i]!)), memory: peakMiB / median(basePeak),
+      time: median(timed[mode]!.ms.map((ms, i) => ms / base[i]!)), memory: peakMiB / medianOf(basePeak, 'peakMiB'),
     }])),
   };
 }
+
+const medianOf = (memory: readonly Memory[], figure: keyof Memory): number => median(memory.map((one) => one[figure]));

@@ -89,7 +89,7 @@ export async function sweep(options: SweepOptions): Promise<SweepResult> {
     for (const mode of modes) {
       const { ms, facts: { prediction } } = times[mode]!;
       points.push({
-        mode, value, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks[mode]!),
+        mode, value, medianMs: median(ms), minMs: Math.min(...ms), peakMiB: median(peaks[mode]!.map((memory) => memory.peakMiB)),
         ...(prediction && { norm: prediction.norm, predictedFlops: prediction.flops, predictedMiB: prediction.MiB }),
       });
     }

@@ -6,7 +6,7 @@ import { contractionsOf } from './contractions.ts';
 import { layerKinds, layerModel, predictLayer } from './layer.ts';
 import { fitsOf } from './sweep.ts';
 import { fitExponent } from './statistics.ts';
-import { type BenchJob, prepare, stepOptions } from './workload.ts';
+import { type BenchJob, benchAnalysis, prepare, stepOptions } from './workload.ts';
 
 const model = { model: 'cnn-tanh', threads: 1, batchSize: 4 } as const;
 const jobs: readonly BenchJob[] = [
@@ -32,6 +32,13 @@ describe('prepare', () => {
     expect(plain.extraFlopShare).toBe(0);
     expect(instantiated.extraFlopShare).toBeGreaterThan(0);
     expect(instantiated.flops).toBe(plain.flops);
+  });
+
+  it('trains adapters alone where they are asked for', () => {
+    const all = benchAnalysis({ model: 'cnn-tanh' }).parameters;
+    const adapters = benchAnalysis({ model: 'cnn-tanh', lora: 3 }).parameters;
+    const weights = all.filter((name) => !name.endsWith('bias'));
+    expect([...adapters].sort()).toEqual(weights.flatMap((name) => [`${name}.lora_A`, `${name}.lora_B`]).sort());
   });
 
   it('refuses a sequence for a model that reads none', async () => {
