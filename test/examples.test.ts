@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { loadData } from '../src/data/index.ts';
+import { type DataSpec, loadData, readTokenizer } from '../src/data/index.ts';
 import { readModel } from '../src/graph/file.ts';
 import { readRecipeFile } from '../src/training/recipe-file.ts';
 import { resolveRecipe } from '../src/training/recipe.ts';
@@ -24,7 +24,7 @@ describe('examples:data', () => {
   const lines = (name: string): string[] => readFileSync(join(folder, name), 'utf8').trimEnd().split('\n').slice(1);
   beforeAll(() => {
     folder = mkdtempSync(join(tmpdir(), 'examples-test-'));
-    run('adult', 'sms', 'sst2');
+    run('adult', 'sms', 'sst2', 'e2e', 'stories260k');
   });
   afterAll(() => { rmSync(folder, { recursive: true }); });
 
@@ -43,7 +43,7 @@ describe('examples:data', () => {
   });
 
   test('names what there is when asked for something else', () => {
-    expect(() => run('mnist')).toThrow(/there are adult, sms, sst2, cifar10, mobilenetv2, use-lite/);
+    expect(() => run('mnist')).toThrow(/there are adult, sms, sst2, e2e, stories260k, cifar10, mobilenetv2, use-lite/);
   });
 
   test('the recipe for Adult fits its table: every column by public bounds and categories', async () => {
@@ -55,6 +55,22 @@ describe('examples:data', () => {
     const values = new Float32Array(data.size * recipe.model.input);
     (data.features.get('input') as { gather(indices: Uint32Array, into: Float32Array): void }).gather(rows, values);
     expect(values.every((x) => x >= 0 && x <= 1)).toBe(true);
+  });
+
+  test('the recipe for E2E fits its texts: a prompt of which nothing is to be predicted, and its end', async () => {
+    const { test: spec } = (read('e2e-lora.yaml') as { data: { test: { tokenizer: string } } }).data;
+    const inFolder = { path: join(folder, 'e2e-test.txt'), tokenizer: join(folder, 'stories260k.tokenizer.json') };
+    const { labels, size } = await loadData({ ...spec, ...inFolder } as DataSpec);
+    const row = new BigInt64Array(labels.shape[0]!);
+    (labels as { gather(indices: Uint32Array, into: BigInt64Array): void }).gather(Uint32Array.of(0), row);
+    const { decode, plain, special } = await readTokenizer(inFolder.tokenizer);
+    const first = readFileSync(inFolder.path, 'utf8').split('\n')[0]!;
+    const at = first.indexOf('||') + 2;
+    const prompt = special.before.length + plain(first.slice(0, at)).length;
+    expect(size).toBe(4693);
+    expect(row.findIndex((label) => label >= 0n)).toBe(prompt);
+    expect(first.slice(at).trim().startsWith(decode([...row].filter((label) => label >= 0n).map(Number)))).toBe(true);
+    expect(readModel(join(folder, 'stories260k.onnx')).inputs.map(({ name }) => name)).toEqual(['input_ids']);
   });
 });
 
