@@ -59,15 +59,16 @@ describe('examples:data', () => {
 
   test('the recipe for E2E fits its texts: a prompt of which nothing is to be predicted, and its end', async () => {
     const { test: spec } = (read('e2e-lora.yaml') as { data: { test: { tokenizer: string } } }).data;
-    const inFolder = { path: join(folder, 'e2e-test.txt'), tokenizer: join(folder, 'stories260k.tokenizer.json') };
+    const texts = readFileSync(join(folder, 'e2e-test.txt'), 'utf8').trimEnd().split('\n');
+    const [inFolder, [first = '']] = [{ path: join(folder, 'head.txt'), tokenizer: join(folder, 'stories260k.tokenizer.json') }, texts];
+    writeFileSync(inFolder.path, texts.slice(0, 3).join('\n'));
     const { labels, size } = await loadData({ ...spec, ...inFolder } as DataSpec);
     const row = new BigInt64Array(labels.shape[0]!);
     (labels as { gather(indices: Uint32Array, into: BigInt64Array): void }).gather(Uint32Array.of(0), row);
     const { decode, plain, special } = await readTokenizer(inFolder.tokenizer);
-    const first = readFileSync(inFolder.path, 'utf8').split('\n')[0]!;
     const at = first.indexOf('||') + 2;
     const prompt = special.before.length + plain(first.slice(0, at)).length;
-    expect(size).toBe(4693);
+    expect([texts.length, size]).toEqual([4693, 3]);
     expect(row.findIndex((label) => label >= 0n)).toBe(prompt);
     expect(first.slice(at).trim().startsWith(decode([...row].filter((label) => label >= 0n).map(Number)))).toBe(true);
     expect(readModel(join(folder, 'stories260k.onnx')).inputs.map(({ name }) => name)).toEqual(['input_ids']);

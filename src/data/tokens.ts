@@ -60,7 +60,8 @@ export async function readTokenizer(path: string): Promise<TextTokenizer> {
     plain,
     special: { before: probe.slice(0, at), after: probe.slice(at + plain('a').length) },
     idOf: (token) => tokenizer.token_to_id(token),
-    decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true }),
+    // As the tokens say, also where they put a space before a full stop.
+    decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
   };
 }
 
@@ -69,7 +70,7 @@ interface Encoder {
   encode(text: string, options: { readonly text_pair?: string | null; readonly add_special_tokens?: boolean; readonly return_token_type_ids?: boolean }):
     { readonly ids: number[]; readonly token_type_ids?: number[] };
   token_to_id(token: string): number | undefined;
-  decode(ids: number[], options: { readonly skip_special_tokens: boolean }): string;
+  decode(ids: number[], options: { readonly skip_special_tokens: boolean; readonly clean_up_tokenization_spaces: boolean }): string;
 }
 type EncoderClass = new (file: TokenizerFile, config: object) => Encoder;
 
