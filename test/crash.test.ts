@@ -12,13 +12,20 @@ import { type Fault, faultyFiles } from './support/faulty-files.ts';
 import { temporaryFolder } from './support/temp.ts';
 
 const seed = 11;
-const steps = 3;
 const model = buildModel({ name: 'mlp', input: 4, hidden: [], classes: 2 }, { seed: 1 });
 const data = blobs(12);
-const recipe = (output: string): TrainingInput => ({
+interface Interrupted {
+  readonly steps: number;
+  readonly training: Omit<TrainingInput['training'], 'steps'>;
+  readonly privacy: TrainingInput['privacy'];
+}
+const ofSteps: Interrupted = { steps: 3, training: { batchSize: 4 }, privacy: { noiseMultiplier: 1, delta: 1e-4 } };
+const forSeveralEpsilons: Interrupted = { steps: 1, training: { fullBatch: true }, privacy: { epsilon: [1, 4], delta: 1e-4 } };
+
+const recipe = (output: string, { steps, training, privacy }: Interrupted): TrainingInput => ({
   model, data: { train: data }, output,
-  privacy: { noiseMultiplier: 1, delta: 1e-4 }, clipping: { norm: 1 },
-  training: { batchSize: 4, steps, seed, optimizer: { name: 'sgd', learningRate: 0.1, momentum: 0.9 } },
+  privacy, clipping: { norm: 1 },
+  training: { ...training, steps, seed, optimizer: { name: 'sgd', learningRate: 0.1, momentum: 0.9 } },
   performance: { threads: 1, microBatch: 4, checkpointEvery: 2 },
 });
 
@@ -34,9 +41,9 @@ function traces(folder: string): Readonly<Record<string, string>> {
 
 const keys = (() => {
   const source = ratchet(seed);
-  return Array.from({ length: steps + 1 }, (_, step) => {
+  return Array.from({ length: ofSteps.steps + 1 }, () => {
     const key = Buffer.from(source.serialise()).subarray(18).toString('latin1');
-    if (step < steps) source.advance();
+    source.advance();
     return key;
   });
 })();
@@ -55,11 +62,14 @@ function forgetLocks(folder: string): void {
 }
 
 /** Runs into a fault, then goes on as a user would; returns how many changes to files there were until the fault. */
-async function interrupted(folder: string, fault: Fault | undefined, expected: Readonly<Record<string, string>> | undefined): Promise<number> {
+async function interrupted(
+  run: Interrupted, folder: string, fault: Fault | undefined, expected: Readonly<Record<string, string>> | undefined,
+): Promise<number> {
+  const { steps } = run;
   const output = join(folder, 'run');
   const { files, calls } = faultyFiles(fault);
   let reported = 0;
-  const outcome: unknown = await train(recipe(output), { engine, files, onStep: () => reported++ })
+  const outcome: unknown = await train(recipe(output, run), { engine, files, onStep: () => reported++ })
     .then(() => 'finished', (error: unknown) => error);
   const where = fault === undefined ? 'no fault' : `${JSON.stringify(fault)}: ${calls()[fault.at]}`;
   if (fault === undefined) expect(outcome).toBe('finished');
@@ -77,7 +87,7 @@ async function interrupted(folder: string, fault: Fault | undefined, expected: R
     [...name.matchAll(/step-(\d+)-\d+\.safetensors$/g)].map(([, step]) => Number(step)));
   for (const step of existsSync(output) ? keysIn(output) : []) expect(step).toBeGreaterThanOrEqual(Math.min(...saved));
 
-  if (!existsSync(join(output, 'result.json'))) await train(recipe(output), { engine, resume: existsSync(join(output, 'recipe.yaml')) });
+  if (!existsSync(join(output, 'result.json'))) await train(recipe(output, run), { engine, resume: existsSync(join(output, 'recipe.yaml')) });
   forgetLocks(output);
   const found = traces(output);
   if (expected !== undefined) expect(found, where).toEqual(expected);
@@ -91,15 +101,15 @@ async function interrupted(folder: string, fault: Fault | undefined, expected: R
 /** `npm run test:kill` has every fault at every change. */
 const everything = process.env['EVERY_CRASH'] !== undefined;
 
-describe('a run that is interrupted at any change to a file', () => {
+describe.each([['of several steps', ofSteps, 150], ['for several ε', forSeveralEpsilons, 150]] as const)('a run %s that is interrupted at any change to a file', (_, run, least) => {
   it('ends as if it had not been: same model, certificate, ledger and metrics, and no key', { timeout: 3_600_000 }, async () => {
     const { folder } = temporaryFolder();
     const output = join(folder, 'run');
-    await train(recipe(output), { engine });
+    await train(recipe(output, run), { engine });
     const expected = traces(output);
     rmSync(output, { recursive: true });
-    const count = await interrupted(folder, undefined, expected);
-    expect(count).toBeGreaterThan(150);
+    const count = await interrupted(run, folder, undefined, expected);
+    expect(count).toBeGreaterThan(least);
     for (let at = 0; at < count; at++) {
       const faults: Fault[] = [
         { kind: 'crash', at, losesUnsynced: false }, { kind: 'crash', at, losesUnsynced: true },
@@ -107,7 +117,7 @@ describe('a run that is interrupted at any change to a file', () => {
       ];
       // In the gate every sixth change, the faults in turn.
       const chosen = everything ? faults : at % 6 === 0 ? [faults[(at / 6) % faults.length]!] : [];
-      for (const fault of chosen) await interrupted(folder, fault, expected);
+      for (const fault of chosen) await interrupted(run, folder, fault, expected);
     }
   });
 });

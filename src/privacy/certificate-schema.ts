@@ -101,6 +101,19 @@ export const certificateSchema = z.strictObject({
   steps: z.int().min(0).describe('Steps taken'),
   plannedSteps: z.int().positive().describe('Steps that the noise was calibrated for'),
   event: eventSchema.describe('Everything that was released; ε follows from it and δ alone'),
+  releases: z.array(z.strictObject({
+    folder: z.string().regex(/^epsilon-[0-9.e+-]+$/).describe('Folder of the run that has the model and a certificate of its own'),
+    multiplier: positive.describe('σ of the noise on the sum that the model was made of'),
+    epsilon: z.number().min(0).describe('ε of this model alone, were none of the others published'),
+  })).min(1).nullable().describe(
+    'The models of a run for several ε, the largest first: noise was added to one sum, and more noise to the release before for each '
+    + 'further one, so that all together are post-processing of the first (docs/noise.md); null: the run made one model',
+  ),
+  partOf: z.strictObject({
+    models: z.int().positive().describe('Models of the run'),
+    multiplier: positive.describe('σ of the first of them, whose grid and noise are under all others'),
+    epsilon: z.number().min(0).describe('ε of all models of the run together'),
+  }).nullable().describe('For one model of a run for several ε, the run: the certificate is about this model alone; null: it is about all of a run'),
   accountant: z.enum(['pld', 'rdp', 'gdp', 'exact-gaussian']).describe('How ε was computed from the event (docs/accounting.md)'),
   errorBound: z.number().min(0).nullable().describe(
     'How far plannedEpsilon is above the true one at most, under the accountant’s own computation; null: not known',

@@ -26,6 +26,10 @@ export interface CertificateOptions {
   readonly unit?: string | undefined;
   /** Steps charged again because a resumed run drew them afresh: the ledger has so many lines more than steps. Default 0. */
   readonly recharged?: number | undefined;
+  /** The models of a run for several ε, see {@link Certificate}. Default: one model. */
+  readonly releases?: Certificate['releases'] | undefined;
+  /** For the certificate of one of them, the run. */
+  readonly partOf?: Certificate['partOf'] | undefined;
   readonly ledger?: { readonly lines: number; readonly head: string } | undefined;
   /**
    * How far rounding of the float32 sums over units may set the sums of neighbours apart beyond what the one unit between
@@ -82,6 +86,8 @@ export function certificate(options: CertificateOptions): Certificate {
       source: sourceOf(plan.seeded),
     },
     metrics: metricsOf(plan),
+    releases: options.releases ?? null,
+    partOf: options.partOf ?? null,
     steps,
     plannedSteps: plan.steps,
     accountant: plan.accountant,
@@ -105,6 +111,8 @@ export function certificate(options: CertificateOptions): Certificate {
     steps,
     plannedSteps: plan.steps,
     event,
+    releases: facts.releases,
+    partOf: facts.partOf,
     accountant: plan.accountant,
     errorBound: plan.errorBound,
     epsilon,

@@ -40,9 +40,11 @@ const drawOf = ({ sampling: { expectedBatchSize, datasetSize, maxBatchSize } }: 
 
 /** What noise follows from, beside the thresholds, as a certificate tells it. */
 export const noiseSettingsOf = (
-  { clipping: { allocation, rho }, noise: { kind, gradientMultiplier, rounding, countDeviation }, metrics }: Certificate,
-): NoiseSettings =>
-  ({ noise: kind, allocation, gradientMultiplier, rho, rounding, adaptive: countDeviation === null ? null : { countDeviation }, metrics });
+  { clipping: { allocation, rho }, noise: { kind, gradientMultiplier, rounding, countDeviation }, metrics, partOf }: Certificate,
+): NoiseSettings => ({
+  noise: kind, allocation, gradientMultiplier, rho, rounding, adaptive: countDeviation === null ? null : { countDeviation }, metrics,
+  first: partOf && { noiseMultiplier: partOf.multiplier, epsilon: partOf.epsilon },
+});
 
 /** Numbers that are computed from others may differ in their last bits. */
 const tolerance = 1e-9;
@@ -94,12 +96,13 @@ export function contradictions(certificate: Certificate): Problem[] {
 
 /** Of what follows from the kind of noise: its grid, what rounding to it adds, and what it takes of δ. */
 function noiseProblems(certificate: Certificate): Problem[] {
-  const { noise, clipping, metrics, delta, plannedSteps, plannedEpsilon } = certificate;
+  const { noise, clipping, metrics, delta, plannedSteps, plannedEpsilon, partOf } = certificate;
   const { kind } = noise;
   const settings = noiseSettingsOf(certificate);
   const [first, final] = [clipping.groups, clipping.groups.map((group) => ({ ...group, norm: group.finalNorm }))]
     .map((groups) => gradientLaws(groups, settings).map(gridOf));
-  const distance = noiseDistance(kind, clipping.groups, plannedSteps, metrics?.measures.length);
+  const isFurther = partOf !== null && partOf.multiplier !== noise.multiplier;
+  const distance = noiseDistance(kind, clipping.groups, plannedSteps, metrics?.measures.length, isFurther);
   checkReserve(distance, plannedEpsilon, delta);
   return [
     ...number('noise.rounding', noise.rounding, roundingOf(kind)),

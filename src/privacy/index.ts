@@ -29,7 +29,7 @@ export { type PrivacyPlan, type PrivacyPlanOptions, eventOf, privacyPlan } from 
 export { type Noise } from './lattice.ts';
 export { type AdaptiveThresholds } from './quantiles.ts';
 export { type Neighbors, type Sampling, checkRows, defaultNeighbors, hasFixedSize, samplings, supportedNeighbors, supportedSampling } from './sampling.ts';
-export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseInParallel, withMeasures } from './sum.ts';
+export { type ClippedSum, type Privatised, assertPrivatised, clippedSum, privatise, privatiseGradually, privatiseInParallel, withMeasures } from './sum.ts';
 export { type Measure, type MeasuresPlan } from './measures.ts';
 export { type CertificateOptions, certificate } from './certificate.ts';
 export { certificateSoFar } from './so-far.ts';

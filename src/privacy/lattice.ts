@@ -1,7 +1,9 @@
 import { GhostgradError } from '../errors.ts';
 import { type Lattice, continuousDeviation, mostLevels, statisticalDistance } from '../random/discrete-gaussian.ts';
+import { type GradualNoise, gradualNoise } from '../random/gradual.ts';
 import type { NoiseLaw } from '../random/noise.ts';
 import { type NoiseScale, noiseDeviations } from './allocation.ts';
+import { type FirstRelease, mostReleases } from './gradual.ts';
 import type { Group, Groups } from './groups.ts';
 
 /** Where the noise lives: real numbers rounded to floats, or the integers of a grid. */
@@ -77,12 +79,35 @@ export interface NoiseSettings extends NoiseScale {
   readonly noise: Noise;
   readonly adaptive: { readonly countDeviation: number } | null;
   readonly metrics?: { readonly deviation: number } | null | undefined;
+  /** Of a further release, the first: what is under its noise. */
+  readonly first?: FirstRelease | null | undefined;
 }
 
-/** The noise on each group's coordinates of the clipped sum, under the thresholds of `groups`. */
+/**
+ * The noise that each group's coordinates of the clipped sum get, under the thresholds of `groups`. Of a further release that
+ * is the noise of the first, on whose grid it lies too.
+ */
 export function gradientLaws(groups: Groups, settings: NoiseSettings): readonly NoiseLaw[] {
-  const deviations = noiseDeviations(groups, settings);
+  const deviations = noiseDeviations(groups, { ...settings, gradientMultiplier: settings.first?.noiseMultiplier ?? settings.gradientMultiplier });
   return groups.map((group, k) => lawOf(settings.noise, group, deviations[k]!));
+}
+
+/**
+ * The noise of all releases of a plan on each group's coordinates, each on top of the one before.
+ *
+ * @throws GhostgradError where the last one is too large for the grid of the first
+ */
+export function gradualNoises(
+  groups: Groups, settings: NoiseSettings & { readonly further: readonly NoiseScale[] },
+): readonly GradualNoise[] {
+  const { gradientMultiplier, further } = settings;
+  const ratios = further.map((each) => each.gradientMultiplier / gradientMultiplier);
+  return gradientLaws(groups, settings).map((law) => {
+    const noise = gradualNoise(law, ratios);
+    const draws = 'grid' in noise ? noise.draws.flat().reduce((sum, { levels }) => sum + levels, 0) : 0;
+    if (draws > mostDraws) throw new GhostgradError({ what: 'a number takes more draws than their distance is accounted for', found: `${draws}`, expected: `at most ${mostDraws}` });
+    return noise;
+  });
 }
 
 /**
@@ -109,13 +134,19 @@ const reserve = 2 ** -20;
 export const accountedDelta = (noise: Noise, delta: number): number =>
   noise === 'float' ? delta : delta * (1 - reserve);
 
+/** The most draws that one number of a release is made of: of the levels of the first, and 16 for every further one. */
+export const mostDraws = mostLevels + 16 * mostReleases;
+
 /**
  * At least the statistical distance between all noise that `steps` steps draw for `groups`, their counts and `measures` more
  * numbers, and what some rounding without regard to the data makes of the continuous Gaussian noise that is accounted for; 0
  * for float noise, of which none is known.
+ *
+ * @param isFurther whether it is noise on top of that of an earlier release
  */
-export const noiseDistance = (noise: Noise, groups: Groups, steps: number, measures = 0): number =>
-  noise === 'float' ? 0 : steps * groups.reduce((sum, { size }) => sum + size + 1, measures) * statisticalDistance(mostLevels);
+export const noiseDistance = (noise: Noise, groups: Groups, steps: number, measures = 0, isFurther = false): number =>
+  noise === 'float' ? 0
+    : steps * groups.reduce((sum, { size }) => sum + size + 1, measures) * statisticalDistance(isFurther ? mostDraws : mostLevels);
 
 /**
  * Throws GhostgradError unless (1 + e^ε)·`distance` is within what {@link accountedDelta} keeps: two neighbours' outputs each

@@ -16,11 +16,12 @@ export interface Ledger {
   /** The last line's chain digest (hex); 64 zeros when there is no line. */
   readonly head: string;
   /**
-   * Records that `step` released `event`, with the digest of the noised sum. Settles once the line is durable; use
+   * Records that `step` released `event`, with the digest of the noised sum, and those of further releases, which are
+   * post-processing of it and charge nothing. Settles once the line is durable; use
    * the update only then. Throws GhostgradError when the line could not be made durable; the ledger then refuses
    * every further line.
    */
-  charge(step: number, event: PrivacyEvent, digest: string): Promise<void>;
+  charge(step: number, event: PrivacyEvent, digest: string, further?: readonly FurtherDigest[]): Promise<void>;
   close(): Promise<void>;
 }
 
@@ -42,6 +43,15 @@ export interface LedgerLine {
   readonly step: number;
   readonly event: PrivacyEvent;
   /** SHA-256 of the noised sum, hex. */
+  readonly digest: string;
+  /** What became of the noised sum by more noise on top of it: covered by the event. */
+  readonly further?: readonly FurtherDigest[] | undefined;
+}
+
+/** A further release of a step. */
+export interface FurtherDigest {
+  /** σ of all noise that is on it. */
+  readonly multiplier: number;
   readonly digest: string;
 }
 
@@ -104,6 +114,11 @@ export async function verifyLedger(path: string): Promise<LedgerReading> {
   const content = await readFile(path).catch((cause: unknown) => {
     throw new GhostgradError({ what: 'the ledger cannot be read', where: path, found: reasonOf(cause) }, { cause });
   });
+  return parseLedger(content);
+}
+
+/** What a ledger says, and whether its chain holds. */
+export function parseLedger(content: Buffer): LedgerReading {
   const bytes = content.lastIndexOf(10) + 1;
   const lines: LedgerLine[] = [];
   let head = origin;
@@ -130,12 +145,11 @@ function ledgerOn(path: string, file: number, files: Files, length: number, head
     get head() {
       return head;
     },
-    async charge(step, event, digest) {
+    async charge(step, event, digest, further) {
       if (broken)
         throw new GhostgradError({ what: 'the ledger was left incomplete by an earlier failure', where: path });
-      const body = bodyOf({ step, event, digest });
-      const chain = sha256(head, body);
-      const line = Buffer.from(`${body.slice(0, -1)},"chain":"${chain}"}\n`);
+      const { text, chain } = chained({ step, event, digest, further }, head);
+      const line = Buffer.from(text);
       // Until the line is durable no other may follow, and none may after a failure.
       broken = true;
       try {
@@ -166,7 +180,18 @@ function ledgerOn(path: string, file: number, files: Files, length: number, head
   };
 }
 
-const bodyOf = ({ step, event, digest }: LedgerLine): string => JSON.stringify({ step, event, digest });
+/** A line as it stands in the file, and its chain digest. */
+function chained({ step, event, digest, further }: LedgerLine, head: string): { readonly text: string; readonly chain: string } {
+  const body = JSON.stringify({ step, event, digest, ...(further !== undefined && { further }) });
+  const chain = sha256(head, body);
+  return { text: `${body.slice(0, -1)},"chain":"${chain}"}\n`, chain };
+}
+
+/** The whole ledger of a single release, and its head. */
+export function ledgerOfOne(line: LedgerLine): { readonly text: string; readonly head: string } {
+  const { text, chain } = chained(line, origin);
+  return { text, head: chain };
+}
 
 function parseLine(text: string, head: string): (LedgerLine & { readonly chain: string }) | string {
   let fields: Readonly<Record<string, unknown>>;
@@ -177,15 +202,21 @@ function parseLine(text: string, head: string): (LedgerLine & { readonly chain: 
   } catch {
     return 'is not a ledger line';
   }
-  const { step, digest, chain } = fields;
+  const { step, digest, chain, further } = fields;
   if (typeof step !== 'number' || typeof digest !== 'string' || typeof chain !== 'string')
     return 'lacks step, digest or chain';
+  if (further !== undefined && !(Array.isArray(further) && further.every(isFurther))) return 'has further releases that are none';
   const suffix = `,"chain":"${chain}"}`;
   if (!text.endsWith(suffix) || sha256(head, `${text.slice(0, -suffix.length)}}`) !== chain) {
     return 'does not continue the chain: it, or a line before it, was changed, removed or inserted';
   }
-  return { step, event, digest, chain };
+  return { step, event, digest, ...(further !== undefined && { further: further as FurtherDigest[] }), chain };
 }
+
+const isFurther = (value: unknown): value is FurtherDigest => {
+  const { multiplier, digest } = Object(value) as Readonly<Record<string, unknown>>;
+  return typeof multiplier === 'number' && typeof digest === 'string';
+};
 
 /** The composition of all lines, equal neighbours counted together. */
 function chargedBy(lines: readonly LedgerLine[]): PrivacyEvent {

@@ -6,8 +6,9 @@ import { type Allocation, type NoiseScale, checkAllocation } from './allocation.
 import { calibrateNoise } from './calibrate.ts';
 import { checkDelta, checkEpsilon, checkNoiseMultiplier, checkSteps, outOfRange } from './check.ts';
 import { type PrivacyEvent, gaussian, selfComposed } from './events.ts';
+import { type FirstRelease, checkGradual } from './gradual.ts';
 import { type Groups, groupsOf, sensitivity } from './groups.ts';
-import { type Noise, accountedDelta, checkReserve, countLaw, gradientLaws, measureLaw, noiseDistance, noises, roundingOf } from './lattice.ts';
+import { type Noise, accountedDelta, checkReserve, countLaw, gradientLaws, gradualNoises, measureLaw, noiseDistance, noises, roundingOf } from './lattice.ts';
 import { type MeasuresPlan, checkMeasures, measureDeviationOf } from './measures.ts';
 import { type AdaptiveThresholds, checkAdaptive, splitBudget, stepRelease } from './quantiles.ts';
 import {
@@ -26,6 +27,13 @@ export interface PrivacyPlanOptions {
   readonly steps: number;
   /** The ε not to be exceeded; give it or `noiseMultiplier`. */
   readonly epsilon?: number | undefined;
+  /**
+   * Further ε, falling from below `epsilon`, for each of which the one full-batch step is released once more, with more noise
+   * on the release before ({@link checkGradual}). Default: none.
+   */
+  readonly furtherEpsilons?: readonly number[] | undefined;
+  /** For a plan of such a further release, the first. */
+  readonly first?: FirstRelease | undefined;
   /** σ of the step's release as a whole, see {@link PrivacyPlan.noiseMultiplier}; give it or `epsilon`. */
   readonly noiseMultiplier?: number | undefined;
   readonly delta: number;
@@ -104,8 +112,12 @@ export interface PrivacyPlan extends NoiseScale {
   readonly sensitivity: number;
   /** What the noised sum is divided by: the expected batch size, public, whatever the draw. */
   readonly normaliser: number;
-  /** What one step releases. */
+  /** What one step releases; with all further releases together, and of a further one by itself. */
   readonly event: PrivacyEvent;
+  /** The plans of the same step's further releases, in the order in which noise is added; none ordinarily. */
+  readonly further: readonly PrivacyPlan[];
+  /** In the plan of a further release, the one that its noise comes on top of; else null. */
+  readonly first: FirstRelease | null;
   readonly seeded: boolean;
   /** Doubts that do not stop the run, for the user to read. */
   readonly warnings: readonly string[];
@@ -158,6 +170,8 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   if (adaptive !== undefined) checkAdaptive(adaptive, groups);
   const { metrics } = options;
   if (metrics !== undefined) checkMeasures(metrics, adaptive?.budgetFraction);
+  const { furtherEpsilons = [], first = null } = options;
+  if (options.furtherEpsilons !== undefined) checkGradual(furtherEpsilons, { ...options, sampling });
 
   const units = neighbors === 'replace-one' ? 2 : 1;
   const draw = truncatedWhere(sampling === 'truncated-poisson', untruncated, { ...options, units, delta: accounted });
@@ -170,7 +184,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   const prepared = prepareAccountant(event, accountant);
   const { value, errorBound } = prepared.epsilonBounded(steps, accounted);
   const epsilon = resolved(value);
-  const distance = noiseDistance(noise, groups, steps, metrics?.measures.length);
+  const distance = noiseDistance(noise, groups, steps, metrics?.measures.length, first !== null);
   checkReserve(distance, epsilon, delta);
   const seeded = seed !== undefined;
   const rounding = roundingOf(noise);
@@ -206,6 +220,10 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
     sensitivity: units * clippingNorm * (1 + rho + rounding),
     normaliser: batchSize,
     event,
+    first,
+    further: furtherEpsilons.map((each) => privacyPlan({
+      ...options, epsilon: each, furtherEpsilons: undefined, first: { noiseMultiplier, epsilon },
+    })),
     seeded,
     warnings: warningsOf({ delta, datasetSize, batchSize, epsilon, seeded, adaptive: thresholds, accountant: prepared.name }),
     startRatchet: (step = 0, charged = 0) =>
@@ -226,6 +244,7 @@ export function privacyPlan(options: PrivacyPlanOptions): PrivacyPlan {
   gradientLaws(groups, plan);
   countLaw(plan);
   measureLaw(plan);
+  gradualNoises(groups, plan);
   const frozen = Object.freeze({ ...plan, warnings: Object.freeze(plan.warnings) }) as PrivacyPlan;
   genuine.add(frozen);
   return frozen;

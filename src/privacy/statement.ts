@@ -9,20 +9,22 @@ import { samplingWords } from './sampling.ts';
 export type Facts = Pick<
   Certificate,
   | 'unit' | 'neighbors' | 'sampling' | 'clipping' | 'noise' | 'steps' | 'plannedSteps' | 'accountant' | 'epsilon' | 'delta'
-  | 'plannedEpsilon' | 'metrics'
+  | 'plannedEpsilon' | 'metrics' | 'releases' | 'partOf'
 >;
 
 /** Whether anything is guaranteed. */
 export const isValid = ({ noise, accountant }: Pick<Facts, 'noise' | 'accountant'>): boolean =>
   !noise.seeded && !isApproximate(accountant);
 
-export function guaranteeOf({ unit, noise, accountant, epsilon, delta }: Facts): string {
+export function guaranteeOf({ unit, noise, accountant, epsilon, delta, releases, partOf }: Facts): string {
   if (noise.seeded) return 'void: seeded randomness. Whoever knows the seed can remove the noise.';
   if (isApproximate(accountant)) return `none: the accountant ${accountant} approximates ε, and claims less than is spent`;
-  return `(${epsilon}, ${delta})-differential privacy for each ${unit}, under the assumptions listed`;
+  const of = releases !== null ? ` of all ${releases.length} models of the run together,`
+    : partOf !== null ? ` of this model alone; (${partOf.epsilon}, ${delta}) of all ${partOf.models} models of its run together;` : '';
+  return `(${epsilon}, ${delta})-differential privacy for each ${unit},${of} under the assumptions listed`;
 }
 
-export function mechanismOf({ sampling, clipping: { threshold, groups }, noise: { kind }, metrics }: Facts): string {
+export function mechanismOf({ sampling, clipping: { threshold, groups }, noise: { kind }, metrics, releases, partOf }: Facts): string {
   const gradients =
     `${sampling.name === 'full-batch' ? 'noisy gradient descent' : 'DP-SGD'}: ${samplingWords(sampling.name)} Gaussian mechanism on ` +
     `sums of clipped per-example gradients${kind === 'discrete' ? ', rounded to a grid, with discrete noise on it' : ''}`;
@@ -30,6 +32,8 @@ export function mechanismOf({ sampling, clipping: { threshold, groups }, noise: 
   const counted = `on ${K === 1 ? 'the count' : `${K} counts`} of gradients within the clipping thresholds, from which the next thresholds follow`;
   const measured = `on sums of ${metrics?.measures.map(({ name }) => name).join(' and ')}`;
   const [counts, measures] = [threshold !== 'fixed', metrics !== null];
+  if (releases !== null || partOf !== null)
+    return `${gradients}; one sum, noised for the largest ε, and with more noise on top of that for each smaller ε (gradual release)`;
   if (!counts && !measures) return gradients;
   return (
     `${gradients}, and ${listed([...(counts ? [counted] : []), ...(measures ? [measured] : [])])}. ε covers all of it: ` +
@@ -57,7 +61,7 @@ export const sourceOf = (seeded: boolean): string =>
     ? 'AES-256-CTR under keys derived from a seed'
     : 'AES-256-CTR under a forward-secure key ratchet started from the operating system; no past key is kept';
 
-export function assumptionsOf({ sampling, steps, plannedSteps, epsilon, plannedEpsilon }: Facts): string[] {
+export function assumptionsOf({ sampling, steps, plannedSteps, epsilon, plannedEpsilon, partOf }: Facts): string[] {
   const assumptions = [
     `the number of records, ${sampling.datasetSize}, is public`,
     'batch size, steps, δ and all other settings were chosen without looking at the data',
@@ -65,6 +69,12 @@ export function assumptionsOf({ sampling, steps, plannedSteps, epsilon, plannedE
     'initial parameters, pre-processing and the model were not derived from the private data',
     'memory of the training process and its private folder were seen by nobody',
   ];
+  if (partOf !== null && partOf.models > 1) {
+    assumptions.push(
+      `nobody who sees this model sees another of the ${partOf.models} models of its run, nor the ledger of the run itself; whoever does ` +
+        `sees what has ε = ${partOf.epsilon}`,
+    );
+  }
   // Where steps were charged again, fewer may have spent it all.
   if (steps < plannedSteps && epsilon < plannedEpsilon) {
     assumptions.push(

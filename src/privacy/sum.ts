@@ -1,10 +1,11 @@
 import { GhostgradError } from '../errors.ts';
 import type { StepKeys } from '../random/ratchet.ts';
+import { noisedGradually } from '../random/gradual.ts';
 import { type NoiseTarget, addNoise } from '../random/noise.ts';
 import type { NoiseThreads } from '../random/noise-threads.ts';
 import { noiseDeviations } from './allocation.ts';
 import { type Group, type Groups, groupsOf, parametersOf, samePartition } from './groups.ts';
-import { countLaw, gradientLaws, measureLaw } from './lattice.ts';
+import { countLaw, gradientLaws, gradualNoises, measureLaw } from './lattice.ts';
 import { type PrivacyPlan, assertPlan } from './plan.ts';
 import { countsWithin, fractionWithin } from './quantiles.ts';
 import { type Measure, meanOf, measured } from './measures.ts';
@@ -156,6 +157,23 @@ export async function privatiseInParallel(
   return seal(taken, plan, keys);
 }
 
+/**
+ * {@link privatise} for a plan with further releases: the release of `plan`, to the very bits that {@link privatise} gives it,
+ * and, for each plan of `plan.further`, the release before it with more noise, from streams of its own. All of them together
+ * are post-processing of the first and cost what it costs; each by itself costs what its own plan says (docs/noise.md).
+ *
+ * Throws as {@link privatise} does.
+ */
+export function privatiseGradually(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): readonly Privatised[] {
+  const taken = take(sum, plan, keys);
+  const noiseOf = new Map(gradualNoises(taken.groups, plan).flatMap((noise, k) =>
+    taken.groups[k]!.parameters.map((name) => [name, noise])));
+  const released = keys.noise.use((streamOf) => taken.targets.map((target) =>
+    noisedGradually(target, noiseOf.get(target.parameter)!, 1 / plan.normaliser, streamOf)));
+  return [plan, ...plan.further].map((each, k) =>
+    seal({ ...taken, targets: taken.targets.map((target, i) => ({ ...target, values: released[i]![k]! })) }, each, keys));
+}
+
 /** A clipped sum out of its seal, about to be noised. */
 interface Taken {
   readonly groups: Groups;
@@ -169,6 +187,11 @@ interface Taken {
 /** Breaks the seal of `sum`, for good; only once all is checked. */
 function take(sum: ClippedSum, plan: PrivacyPlan, keys: StepKeys): Taken {
   assertPlan(plan);
+  if (plan.first !== null) {
+    throw new GhostgradError({
+      what: 'a clipped sum was to be noised as a further release', expected: 'the plan of the first release, whose noise is under all others',
+    });
+  }
   const sealed = contents.get(sum);
   if (sealed === undefined) {
     throw new GhostgradError({

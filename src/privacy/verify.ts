@@ -46,7 +46,9 @@ export function verifyCertificate(value: unknown, ledger: LedgerReading | null):
     ...nothingGuaranteed(certificate),
     ...(ledger === null ? [{ what: 'no ledger, so what was released cannot be checked', where: 'ledger' }] : [
       ...chain(certificate, ledger), ...steps(certificate, ledger), ...releases(certificate, ledger),
+      ...furtherReleases(certificate, ledger),
     ]),
+    ...models(certificate),
     ...problems,
     ...contradictions(certificate),
   ];
@@ -123,6 +125,49 @@ function releases(certificate: Certificate, ledger: LedgerReading): Problem[] {
       what: 'the certificate’s event is not what the ledger says was released', where: 'event',
       found: `${said.get(text) ?? 0} × ${text}`, expected: `${found.get(text) ?? 0} × ${text}`,
     })),
+  ];
+}
+
+/** The models that a certificate names are those whose releases the ledger has, in the order in which noise was added. */
+function furtherReleases({ releases: named, noise: { multiplier } }: Certificate, { lines }: LedgerReading): Problem[] {
+  if (named === null) return [];
+  const said = named.map((one) => one.multiplier);
+  const found = [multiplier, ...(lines.at(-1)?.further ?? []).map((one) => one.multiplier)];
+  return said.join() === found.join() ? [] : [{
+    what: 'the models of the run are not the releases that the ledger has', where: 'releases', found: `σ of ${said.join(', ')}`,
+    expected: `σ of ${found.join(', ')}`,
+  }];
+}
+
+/** Every model has at least the ε that its own noise spends, and all together that of the first. */
+function models(certificate: Certificate): Problem[] {
+  const { releases: named, partOf, noise: { multiplier }, epsilon } = certificate;
+  const claims = [
+    ...(named ?? []).map((one, k) => ({ ...one, where: `releases.${k}` })),
+    ...(partOf === null ? [] : [{ ...partOf, where: 'partOf' }]),
+  ];
+  const delta = accountedDelta(certificate.noise.kind, certificate.delta);
+  const spent = claims.flatMap((one) => {
+    const event = attempt(() => stepEventOf({ ...certificate, noise: { ...certificate.noise, multiplier: one.multiplier } }));
+    const found = event instanceof GhostgradError ? event : attempt(() => epsilonOf(event, delta, certificate.accountant));
+    if (!(found instanceof GhostgradError) && one.epsilon >= leastHonest(found, certificate.accountant)) return [];
+    return [{
+      what: 'ε of a model, or of all, is smaller than what its noise spends', where: `${one.where}.epsilon`, found: String(one.epsilon),
+      expected: found instanceof GhostgradError ? found.message : `at least ${found.epsilon}`,
+    }];
+  });
+  const odd = (what: string, where: string): Problem => ({ what, where });
+  return [
+    ...spent,
+    ...(named === null || named.every((one, k) => one.multiplier >= (named[k - 1]?.multiplier ?? multiplier))
+      ? [] : [odd('noise cannot become less from one release to the next', 'releases')]),
+    ...(named === null || Math.max(...named.map((one) => one.epsilon)) <= epsilon
+      ? [] : [odd('ε of all models together is smaller than that of one', 'epsilon')]),
+    ...(partOf === null || (partOf.multiplier <= multiplier && partOf.epsilon >= epsilon)
+      ? [] : [odd('one model spends more than all of its run', 'partOf')]),
+    ...((named === null && partOf === null) || (certificate.plannedSteps === 1 && certificate.sampling.name === 'full-batch'
+      && certificate.clipping.threshold === 'fixed' && certificate.metrics === null)
+      ? [] : [odd('several models of one sum are those of one full-batch step under fixed thresholds', 'releases')]),
   ];
 }
 

@@ -12,8 +12,9 @@ const gain = 36;
 export const mostLevels = 8;
 
 /** V_L = v·(1 + k² + … + k^(2L−2)): σ² of a draw of L levels, in units of the grid. */
-const varianceOf = (levels: number): number => (levels === 0 ? 0 : variance + gain * gain * varianceOf(levels - 1));
-const smoothing = variance / (1 + gain * gain);
+export const varianceOf = (levels: number): number => (levels === 0 ? 0 : variance + gain * gain * varianceOf(levels - 1));
+/** s² of that sum, v/(1 + k²): what rounding a continuous Gaussian to a draw adds to its variance. */
+export const smoothing = variance / (1 + gain * gain);
 
 /**
  * √(V_L − v/(1 + k²)): the deviation, in units of the grid, of the continuous Gaussian that a draw of `levels` levels is
@@ -85,6 +86,16 @@ export function fillDiscrete(target: Float64Array, levels: number, source: Strea
   }
 }
 
+/** points ← points + factor·Z, Z independent draws of `levels` levels; exact while all stays below 2^53. */
+export function addDraws(points: Float64Array, levels: number, source: Stream, factor = 1): void {
+  const draws = new Float64Array(Math.min(chunk, points.length));
+  for (let start = 0; start < points.length; start += chunk) {
+    const count = Math.min(chunk, points.length - start);
+    fillChunk(draws, count, levels, source);
+    for (let i = 0; i < count; i++) points[start + i]! += factor * draws[i]!;
+  }
+}
+
 /** A grid, and how many levels the noise on it has. */
 export interface Lattice {
   /** g: the distance of its points. */
@@ -96,6 +107,20 @@ export interface Lattice {
 const farthest = 2 ** 50;
 /** Where float64 has no fractions: adding it and taking it off again rounds to the nearest integer. */
 const integers = 1.5 * 2 ** 52;
+
+/** ⌊x/g⌉, up to ±2^50. */
+const nearest = (x: number, grid: number): number => Math.min(farthest, Math.max(-farthest, x / grid)) + integers - integers;
+
+/**
+ * ⌊(values + remainder)/g⌉, the integers that {@link addDiscrete} adds its noise to. The arrays stay as they are.
+ *
+ * @throws GhostgradError when an element is not finite
+ */
+export function pointsOf(values: Float32Array | Float64Array, remainder: Float32Array | undefined, grid: number): Float64Array {
+  const points = Float64Array.from(values, (x, i) => x + (remainder?.[i] ?? 0));
+  if (!points.every(Number.isFinite)) throw notFinite();
+  return points.map((x) => nearest(x, grid));
+}
 
 /**
  * target ← g·(⌊(target + remainder)/g⌉ + Z)·scale, element by element in one sweep, Z independent draws of `levels` levels;
@@ -118,8 +143,7 @@ export function addDiscrete(
     for (let i = 0; i < count; i++) {
       const sum = target[start + i]! + (remainder === undefined ? 0 : remainder[start + i]!);
       check += 0 * sum;
-      const near = Math.min(farthest, Math.max(-farthest, sum / grid));
-      target[start + i] = (near + integers - integers + draws[i]!) * unit;
+      target[start + i] = (nearest(sum, grid) + draws[i]!) * unit;
     }
   }
   if (check !== 0) throw notFinite();

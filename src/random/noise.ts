@@ -32,15 +32,16 @@ export interface NoiseChunk {
   readonly index: number;
 }
 
+/** How an array of `length` numbers is cut into chunks. */
+export const chunksIn = (length: number): Pick<NoiseChunk, 'start' | 'end' | 'index'>[] =>
+  Array.from({ length: Math.ceil(length / noiseChunk) }, (_, index) =>
+    ({ start: index * noiseChunk, end: Math.min(length, (index + 1) * noiseChunk), index }));
+
 /** How `targets` are cut into chunks; follows from their lengths alone. */
 export const chunksOf = (targets: readonly NoiseTarget[]): NoiseChunk[] =>
-  targets.flatMap(({ label, values: { length } }, target) =>
-    Array.from({ length: Math.ceil(length / noiseChunk) }, (_, index) => {
-      const start = index * noiseChunk;
-      return { target, start, end: Math.min(length, start + noiseChunk), label, index };
-    }));
+  targets.flatMap(({ label, values }, target) => chunksIn(values.length).map((chunk) => ({ target, label, ...chunk })));
 
-type StreamOf = Parameters<Parameters<OneTimeKey['use']>[0]>[0];
+export type StreamOf = Parameters<Parameters<OneTimeKey['use']>[0]>[0];
 
 /** values ← noised values·scale for the part of a target that `source` serves. */
 export function addToChunk(targets: readonly NoiseTarget[], chunk: NoiseChunk, scale: number, source: Stream): void {

@@ -47,6 +47,8 @@ export interface Checkpoint {
   readonly settings: RunSettings;
   readonly parameters: Parameters;
   readonly state: OptimizerState;
+  /** Those of the models of smaller ε, once their step was taken. */
+  readonly further: readonly Parameters[];
   /** With the thresholds that the next step clips to, and what they follow from; none without privacy. */
   readonly groups: Groups;
 }
@@ -57,6 +59,10 @@ export interface Saved extends Omit<Checkpoint, 'groups'> {
   /** The clipping groups `plan` has, with the thresholds of the checkpoint. Throws GhostgradError for others. */
   groups(plan: Groups): Groups;
 }
+
+/** One place for each of the further models in a checkpoint. */
+const furtherIn = (entries: readonly string[]): undefined[] =>
+  Array.from(new Set(entries.flatMap((entry) => /^further (\d+)\//.exec(entry)?.[1] ?? [])), () => undefined);
 
 const keyName = 'secret.key';
 const fileName = /^step-\d+-\d+\.safetensors$/;
@@ -70,7 +76,7 @@ const fileName = /^step-\d+-\d+\.safetensors$/;
  * 3. the older checkpoint is removed.
  */
 export function saveCheckpoint(folder: string, checkpoint: Checkpoint, keys: Ratchet, files: Files): void {
-  const { lines, settings, parameters, state, groups } = checkpoint;
+  const { lines, settings, parameters, state, further, groups } = checkpoint;
   const secret = keys.serialise();
   const name = `step-${state.step}-${lines}.safetensors`;
   const about: z.input<typeof aboutSchema> = {
@@ -81,6 +87,7 @@ export function saveCheckpoint(folder: string, checkpoint: Checkpoint, keys: Rat
   const tensors = new Map<string, Tensor>([
     ...prefixed('parameters', parameters),
     ...prefixed('optimizer', state.tensors),
+    ...further.flatMap((each, k) => prefixed(`further ${k}`, each)),
     ...(groups.length === 0 ? [] : [
       ['thresholds', float64(groups.map(({ norm }) => norm))] as const,
       ['estimates', float64(groups.map(({ norm, estimate = norm }) => estimate))] as const,
@@ -120,6 +127,7 @@ export function loadCheckpoint(folder: string): Saved | null {
       settings: about.settings,
       parameters: under<FloatTensor>('parameters'),
       state: { step: about.step, tensors: under('optimizer') },
+      further: Array.from(furtherIn([...tensors.keys()]), (_, k) => under<FloatTensor>(`further ${k}`)),
       groups: (plan) => plan.length === 0 ? plan : withNorms(plan, numbers('thresholds'), numbers('estimates')),
       keys,
     };

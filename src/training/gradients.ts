@@ -1,7 +1,10 @@
 import type { Dataset } from '../data/index.ts';
 import { GhostgradError } from '../errors.ts';
 import { type UsableGradient, plainGradient } from '../optimizers/index.ts';
-import { type Groups, type PrivacyPlan, clippedSum, hasFixedSize, nextGroups, privatise, privatiseInParallel, withMeasures } from '../privacy/index.ts';
+import {
+  type Groups, type PrivacyPlan, type Privatised, clippedSum, hasFixedSize, nextGroups, privatise, privatiseGradually, privatiseInParallel,
+  withMeasures,
+} from '../privacy/index.ts';
 import { checkAdditions } from '../privacy/lattice.ts';
 import { type Ledger, type LedgerLine, digestOf } from '../privacy/ledger.ts';
 import { type NoiseThreads, noiseThreads } from '../random/noise-threads.ts';
@@ -15,6 +18,8 @@ import { type Parameters, type StepProgram, type StepResult, smallerParts } from
 /** The gradient of one logical step, and what was seen in computing it. */
 export interface GradientStep extends Pick<StepResult, 'parameters' | 'losses' | 'norms'> {
   readonly gradient: UsableGradient;
+  /** The same with more noise, for each smaller ε of the plan; none ordinarily. */
+  readonly further: readonly Privatised[];
   /** What each clipping group was clipped to; none without privacy. */
   readonly thresholds: readonly number[];
   /** Noised means of the plan's measures; null where it has none. */
@@ -106,18 +111,24 @@ export function privateGradients({
     const counted = plan.adaptive === null ? undefined : seen.norms;
     const clipped = clippedSum(sums, groups, program.rho, counted, remainders);
     if (plan.metrics !== null) withMeasures(clipped, measuredIn(plan.metrics, seen));
-    const gradient = program.sharesSums
-      ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys);
-    return { ...seen, gradient, thresholds };
+    const [gradient, ...further] = plan.further.length > 0 ? privatiseGradually(clipped, plan, stepKeys)
+      : [program.sharesSums ? await privatiseInParallel(clipped, plan, stepKeys, threads) : privatise(clipped, plan, stepKeys)];
+    return { ...seen, gradient: gradient!, further, thresholds };
   }
 
   const next = async (current: Parameters): Promise<GradientStep> => {
     const [expected, ...rest] = awaited;
     if (expected === undefined && charged >= plan.steps) throw new BudgetSpent('the budget is spent');
     const step = await noised(current);
+    const line: LedgerLine = {
+      step: step.gradient.step, event: plan.event, digest: digestOf(step.gradient),
+      ...(plan.further.length > 0 && {
+        further: step.further.map((each, k) => ({ multiplier: plan.further[k]!.noiseMultiplier, digest: digestOf(each) })),
+      }),
+    };
     if (expected === undefined) {
-      await ledger?.charge(step.gradient.step, plan.event, digestOf(step.gradient));
-    } else if (expected.step === step.gradient.step && expected.digest === digestOf(step.gradient)) {
+      await ledger?.charge(line.step, line.event, line.digest, line.further);
+    } else if (isSame(expected, line)) {
       awaited = rest;
     } else {
       const fresh = replay!.afresh(step.parameters, groups);
@@ -146,6 +157,13 @@ export function privateGradients({
     },
   };
 }
+
+/** Whether two lines are of the very same release, further ones included. */
+const isSame = (a: LedgerLine, b: LedgerLine): boolean => {
+  const text = ({ step, digest, further = [] }: LedgerLine): string =>
+    JSON.stringify([step, digest, ...further.map((one) => [one.multiplier, one.digest])]);
+  return text(a) === text(b);
+};
 
 /** Throws GhostgradError unless the step clips to the groups that the plan's noise is scaled to, in their order. */
 function requireClips({ groups }: StepProgram, plan: PrivacyPlan): void {
@@ -178,7 +196,7 @@ export function plainGradients({
       const rows = keys.advance().sampling.use((streamOf) => poissonSample(data.size, sampleRate, streamOf('poisson')));
       const { sums, remainders: _, parts: __, ...seen } = await program.run(current, batchSource(data, rows), []);
       for (const sum of sums.values()) for (let i = 0; i < sum.length; i++) sum[i]! /= batchSize;
-      return { ...seen, gradient: plainGradient(sums), thresholds: [], charged: 0 };
+      return { ...seen, gradient: plainGradient(sums), further: [], thresholds: [], charged: 0 };
     },
     close: async () => keys.erase(),
   };

@@ -16,6 +16,8 @@ import type { RunFolder } from './run-folder.ts';
 export interface RunState {
   readonly parameters: Parameters;
   readonly state: OptimizerState;
+  /** The parameters of the models of smaller ε, once their step was taken; else none. */
+  readonly further: readonly Parameters[];
   /** With the thresholds of the next step; none without privacy. */
   readonly groups: Groups;
 }
@@ -84,12 +86,12 @@ export async function openJournal({ folder, recipe, plan, settings, data, begin,
     plan === null ? ratchet(recipe.training.seed, step) : plan.startRatchet(step, ledger?.length ?? 0);
   let last = { at: performance.now(), step, tookMs: 0 };
 
-  const save = ({ parameters, state, groups }: RunState, keys: Ratchet): void => {
+  const save = (now: RunState, keys: Ratchet): void => {
     const started = performance.now();
     metrics.sync();
-    folder.saveCheckpoint({ parameters, state, groups, settings, lines: ledger?.length ?? 0 }, keys);
+    folder.saveCheckpoint({ ...now, settings, lines: ledger?.length ?? 0 }, keys);
     const at = performance.now();
-    last = { at, step: state.step, tookMs: at - started };
+    last = { at, step: now.state.step, tookMs: at - started };
   };
   const { checkpointEvery } = recipe.performance;
   const isDue = (now: number): boolean => checkpointEvery === 'auto'

@@ -39,7 +39,8 @@ const source = z.custom<DataSpec>(
 );
 
 const privacySchema = z.strictObject({
-  epsilon: z.number().positive().optional(),
+  // A list: one full-batch step, released for each ε by gradual release.
+  epsilon: z.union([z.number().positive(), z.array(z.number().positive()).min(1)]).optional(),
   noiseMultiplier: z.number().positive().optional(),
   delta: z.number().gt(0).lt(1),
   accountant: z.enum(['auto', 'pld', 'rdp', 'gdp', 'exact-gaussian']).default('auto'),
@@ -320,7 +321,6 @@ function fixOf(path: string): string | undefined {
 
 /** What recipes have words for already, but ghostgrad cannot do yet: path, values, what to write instead. */
 const later: readonly (readonly [path: string, later: (value: unknown) => boolean, instead: string])[] = [
-  ['privacy.epsilon', Array.isArray, 'one number'],
   ['privacy.unit', (value) => typeof value === 'string' && value !== 'example', 'example'],
 ];
 

@@ -5,7 +5,6 @@ import { type Files, isTemporary, nodeFiles, syncFolder, writeFileAtomically } f
 import { writeModel } from '../graph/file.ts';
 import type { Graph } from '../graph/ir.ts';
 import type { SavedAdapters } from '../models/lora.ts';
-import { safetensorsChunks } from '../tensor/safetensors.ts';
 import { type Lock, held, removeLeftovers, tryLock } from '../lock.ts';
 import type { Certificate } from '../privacy/index.ts';
 import type { Ratchet } from '../random/ratchet.ts';
@@ -13,6 +12,7 @@ import { type Checkpoint, type Saved, eraseKey, eraseUnusedKey, loadCheckpoint, 
 import { type MetricsLog, metricsLog } from './metrics.ts';
 import type { Recipe } from './recipe.ts';
 import { recipeText } from './recipe-file.ts';
+import { saveAdapters, saveCertificate } from './release-folder.ts';
 
 /**
  * Where a run leaves what it made:
@@ -25,6 +25,7 @@ import { recipeText } from './recipe-file.ts';
  * - `checkpoint/`: the state between two steps and, until the run ends, the secret key of the steps after it; what the
  *   certificate says of the plan
  * - `model.onnx`, `privacy.json` (the certificate), `result.json`: at the end, each whole or not at all
+ * - `epsilon-…/`: for each of several ε its model, with a certificate, a ledger and a result of its own
  * - `run.lock`: while a process works on the run
  */
 export interface RunFolder {
@@ -128,7 +129,8 @@ export function openRunFolder(path: string, files: Files = nodeFiles): RunFolder
 
 /** Removes files that a process was killed in writing. */
 function removeUnfinished(path: string, files: Files): void {
-  for (const folder of [path, join(path, 'checkpoint'), join(path, 'private')].filter((each) => existsSync(each)))
+  const folders = readdirSync(path, { withFileTypes: true }).filter((entry) => entry.isDirectory()).map(({ name }) => join(path, name));
+  for (const folder of [path, ...folders])
     for (const name of readdirSync(folder).filter(isTemporary)) attempt(path, () => files.remove(join(folder, name)));
 }
 
@@ -209,16 +211,8 @@ function runFolder({ path, lock, saved, made, files }: {
     notes: () => existsSync(notesPath) ? (JSON.parse(readFileSync(notesPath, 'utf8')) as RunNotes) : null,
     saveNotes: (notes) => write('private/run.json', `${JSON.stringify(notes)}\n`, 0o600),
     saveModel: (model) => writeModel(join(path, 'model.onnx'), model, { files }),
-    saveAdapters: ({ tensors, metadata }) =>
-      writeFileAtomically(join(path, 'adapters.safetensors'), safetensorsChunks(tensors, metadata), undefined, files),
-    saveCertificate: (certificate, sign) => {
-      const text = `${JSON.stringify(certificate, null, 2)}\n`;
-      write('privacy.json', text);
-      const signature = join(path, 'privacy.json.sig');
-      // That of an earlier certificate would be taken for a forgery.
-      if (sign === undefined) attempt(path, () => files.remove(signature));
-      else writeFileAtomically(signature, [sign(Buffer.from(text))], undefined, files);
-    },
+    saveAdapters: (adapters) => saveAdapters(path, adapters, files),
+    saveCertificate: (certificate, sign) => attempt(path, () => saveCertificate(path, certificate, { sign, files })),
     saveStart: (certificate) => write(startCertificate, `${JSON.stringify(certificate, null, 2)}\n`),
     saveCheckpoint: (state, keys) => attempt(path, () => saveCheckpoint(checkpoint, state, keys, files)),
     eraseKey: () => attempt(path, () => eraseKey(checkpoint, files)),

@@ -6,7 +6,7 @@ import { GhostgradError } from '../errors.ts';
 import type { Files } from '../files.ts';
 import type { Graph } from '../graph/ir.ts';
 import { type ScheduleName, buildSchedule, buildUpdate } from '../optimizers/index.ts';
-import { type Certificate, type Groups, type PrivacyPlan, certificate, checkRows, privacyPlan } from '../privacy/index.ts';
+import { type Certificate, type CertificateOptions, type Groups, type PrivacyPlan, certificate, checkRows, privacyPlan } from '../privacy/index.ts';
 import { signer } from '../privacy/signature.ts';
 import { ratchet } from '../random/ratchet.ts';
 import type { Engine } from '../runtime/engine.ts';
@@ -27,6 +27,8 @@ import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.
 import { stepFor } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
+import { type ReleaseResult, type Releases, epsilonsOf, furtherParameters, largest, makeReleases, namedReleases } from './releases.ts';
+import type { ReleaseContents } from './release-folder.ts';
 import { differences, plain, requireSameModel, requireSameRecipe } from './resume.ts';
 import { type RunFolder, createRunFolder, openRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
@@ -83,6 +85,8 @@ export interface TrainResult {
   readonly microBatch: number;
   /** On the test data; null when the recipe names none. */
   readonly test: Evaluation | null;
+  /** The models of a recipe with several ε, in its order: `epsilon` above is that of all together, `test` that of the largest. */
+  readonly releases?: readonly ReleaseResult[];
   /** From the call of {@link prepare} to the end of the evaluation. */
   readonly seconds: number;
   readonly peakRssMiB: number;
@@ -169,6 +173,7 @@ async function prepared(
       ? null
       : privacyPlan({
           ...recipe.privacy,
+          ...epsilonsOf(recipe.privacy),
           datasetSize,
           batchSize,
           steps: plannedSteps,
@@ -195,6 +200,7 @@ async function prepared(
   const schedule = buildSchedule(recipe.training.schedule as ScheduleName, plannedSteps);
   let parameters: Parameters = saved?.parameters ?? copiesOf(task.model, analysis.parameters);
   let state = saved?.state ?? optimizer.init(parameters);
+  let further: readonly Parameters[] = saved?.further ?? [];
   const settings: RunSettings = {
     recipe: plain(recipe), initial, model: folder === undefined ? '' : modelDigest(source.model, analysis.parameters),
     microBatch: program.microBatch, threads: threads ?? defaultThreads(), engine: engine.name, ranks: 1, software: software(),
@@ -203,13 +209,13 @@ async function prepared(
   const firstGroups = plan === null ? [] : (saved?.groups(plan.groups) ?? plan.groups);
   const journal = folder && await openJournal({
     folder, plan, settings, warn, files,
-    recipe: withMicroBatch(recipe, program.microBatch), data: dataDigest(data), begin: { parameters, state, groups: firstGroups },
+    recipe: withMicroBatch(recipe, program.microBatch), data: dataDigest(data), begin: { parameters, state, further, groups: firstGroups },
   }).catch(async (error: unknown) => {
     await program.release();
     throw error;
   });
   const ledger = journal?.ledger;
-  const now = (): RunState => ({ parameters, state, groups: gradients.groups });
+  const now = (): RunState => ({ parameters, state, further, groups: gradients.groups });
   const gradients: GradientSource =
     plan === null
       ? plainGradients({ program, data, batchSize, sampleRate: batchSize / datasetSize, keys: journal?.keys ?? ratchet(seed) })
@@ -245,6 +251,8 @@ async function prepared(
         return;
       }
       const { gradient, losses, norms, thresholds, charged, metrics: privatised = null, ...step } = taken;
+      // Before the step changes them.
+      further = furtherParameters(optimizer, step.parameters, step.further, learningRate);
       state = optimizer.update(step.parameters, gradient, state, learningRate);
       parameters = step.parameters;
       const metrics: PublicMetrics = {
@@ -266,10 +274,9 @@ async function prepared(
 
   const recharged = (): number => (ledger === undefined ? 0 : ledger.length - state.step);
 
-  const currentCertificate = (): Certificate | null =>
-    plan &&
+  const certify = (of: PrivacyPlan, options: Partial<CertificateOptions> = {}): Certificate =>
     certificate({
-      plan,
+      plan: of,
       steps: state.step,
       recharged: recharged(),
       clipFunction: clipFunctionText(recipe.clipping.function),
@@ -278,14 +285,25 @@ async function prepared(
       summationRounding: summationRounding(program.layers, { batchSize, microBatch: program.microBatch }),
       software: software(),
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),
+      ...options,
     });
+  const released = (): Parameters => optimizer.released(parameters, state);
+  const currentReleases = (): Releases | null => plan && {
+    epsilons: recipe.privacy === 'none' ? undefined : recipe.privacy.epsilon,
+    plan,
+    parameters: state.step === 0 ? [] : [released(), ...further],
+  };
+  const currentCertificate = (): Certificate | null => plan && certify(plan, { releases: namedReleases(currentReleases()!) });
 
-  const trained = (): Graph =>
-    withParameters(source.model, optimizer.released(parameters, state), {
-      'ghostgrad.loss': recipe.loss,
-      'ghostgrad.privacy': currentCertificate()?.guarantee ?? 'none: trained without privacy',
-    });
-  const currentModel = (): Graph => exported(trained());
+  const trained = (values: Parameters, guarantee = 'none: trained without privacy'): Graph =>
+    withParameters(source.model, values, { 'ghostgrad.loss': recipe.loss, 'ghostgrad.privacy': guarantee });
+  const contentsOf = (values: Parameters, guarantee?: string): Pick<ReleaseContents, 'model' | 'adapters'> => {
+    const graph = trained(values, guarantee);
+    return { model: exported(graph), adapters: adapters?.(graph) };
+  };
+  const currentModel = (): Graph => exported(trained(released(), currentCertificate()?.guarantee));
+  const evaluated = async (model: Graph): Promise<Evaluation | null> => testSet === undefined ? null
+    : evaluate(model, testSet, { loss: recipe.loss, output: task.output, threads, engine });
 
   async function close(): Promise<void> {
     if (!open) return;
@@ -302,15 +320,16 @@ async function prepared(
       await close();
     }
     if (state.step === plannedSteps) ended = 'complete';
-    const model = currentModel();
+    const releases = await makeReleases(currentReleases(), {
+      folder: folder ?? null, certify, contents: contentsOf, evaluate: evaluated, sign, files,
+    });
     const certified = currentCertificate();
     if (certified !== null) folder?.saveCertificate(certified, sign);
+    const { model, adapters: alone } = contentsOf(released(), certified?.guarantee);
     folder?.saveModel(model);
-    if (adapters !== undefined) folder?.saveAdapters(adapters(trained()));
-    const test =
-      testSet === undefined
-        ? null
-        : await evaluate(model, testSet, { loss: recipe.loss, output: task.output, threads, engine });
+    if (alone !== undefined) folder?.saveAdapters(alone);
+    // The model of the run is that of the largest ε.
+    const test = releases === null ? await evaluated(model) : largest(releases).test;
     const result: TrainResult = {
       runDir: recipe.output ?? null,
       steps: state.step,
@@ -326,6 +345,7 @@ async function prepared(
       datasetSize,
       microBatch: program.microBatch,
       test,
+      ...(releases !== null && { releases }),
       seconds: (performance.now() - started) / 1000,
       peakRssMiB: process.resourceUsage().maxRSS / 1024,
     };

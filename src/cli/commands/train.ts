@@ -192,7 +192,7 @@ function startLine({ plan, plannedSteps }: Run): string {
 }
 
 const describe = (
-  { runDir, steps, ended, recharged, epsilon, delta, test, seconds, peakRssMiB }: TrainResult,
+  { runDir, steps, ended, recharged, epsilon, delta, test, releases, seconds, peakRssMiB }: TrainResult,
   seeded: boolean,
 ): string =>
   facts({
@@ -208,6 +208,8 @@ const describe = (
         : `${percent(test.accuracy)} of ${test.examples} test examples`,
     'perplexity': test?.perplexity === undefined ? undefined : `${show(test.perplexity)} on ${test.examples} test examples`,
     'test loss': test === null ? undefined : show(test.loss),
+    ...Object.fromEntries((releases ?? []).map((one) => [`ε = ${one.epsilon} alone`,
+      [one.runDir ?? '', ...(one.test === null || one.test.accuracy === null ? [] : [percent(one.test.accuracy)])].join('  ')])),
     'steps': `${steps}${recharged > 0 ? `, and ${recharged} charged again` : ''}`,
     'ended': ended === 'stopped' ? `by you; to go on: train --resume ${runDir ?? ''}` : ended === 'budget' ? 'early: its budget is spent' : undefined,
     'time': `${show(seconds)} s`,

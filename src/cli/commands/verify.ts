@@ -14,7 +14,7 @@ export const verify = define<{ readonly signedBy?: string }>({
   run: async ([given = ''], { signedBy }) => {
     const path = statSync(given, { throwIfNoEntry: false })?.isDirectory() === true ? join(given, 'privacy.json') : given;
     const result = await verified(path, { signedBy });
-    const { holds, epsilonClaimed, epsilonRecomputed, delta, accountants, problems } = result;
+    const { holds, epsilonClaimed, epsilonRecomputed, delta, accountants, problems, releases = [] } = result;
     return {
       json: result,
       text: [
@@ -24,6 +24,8 @@ export const verify = define<{ readonly signedBy?: string }>({
           'ε recomputed': epsilonRecomputed === null ? undefined : show(epsilonRecomputed),
           'δ': delta ?? undefined,
           'by accountant': accountants.map(({ accountant, epsilon }) => `${accountant} ${show(epsilon)}`).join(', ') || undefined,
+          ...Object.fromEntries(releases.map((one) =>
+            [one.folder, `${one.holds ? 'holds' : 'does not hold'}, ε ${one.epsilonClaimed === null ? 'not found' : show(one.epsilonClaimed)} alone`])),
         }),
         ...problems.map(describe),
       ].join('\n'),
