@@ -291,7 +291,7 @@ function checkPrivacy({ epsilon, noiseMultiplier }: z.output<typeof privacySchem
       : {
           what: 'epsilon and noiseMultiplier are both given',
           where: `${file}: privacy`,
-          found: `epsilon ${epsilon}, noiseMultiplier ${noiseMultiplier}`,
+          found: `epsilon ${showValue(epsilon)}, noiseMultiplier ${noiseMultiplier}`,
           expected: 'one of them; the other follows',
           fix: 'remove one',
         },
