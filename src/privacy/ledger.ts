@@ -210,7 +210,7 @@ function parseLine(text: string, head: string): (LedgerLine & { readonly chain: 
   if (!text.endsWith(suffix) || sha256(head, `${text.slice(0, -suffix.length)}}`) !== chain) {
     return 'does not continue the chain: it, or a line before it, was changed, removed or inserted';
   }
-  return { step, event, digest, ...(further !== undefined && { further: further }), chain };
+  return { step, event, digest, ...(further !== undefined && { further }), chain };
 }
 
 const isFurther = (value: unknown): value is FurtherDigest => {
