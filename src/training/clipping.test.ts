@@ -37,6 +37,10 @@ describe('the summary of a step', () => {
     const seen = summaryOf(Float32Array.of(1, 2, NaN), float32([3, 4, 0.3, 0.4, NaN, 1]).data, [1, 0.35]);
     expect(seen).toMatchObject({ drawn: 3, loss: 1.5, clipFraction: 3 / 4 });
     expect(seen.medianNorm).toBeCloseTo(5, 6);
+    for (let size = 1; size < 40; size++) {
+      const norms = Float32Array.from({ length: size }, (_, i) => (i * 7919) % 13);
+      expect(summaryOf(norms, norms, [1]).medianNorm).toBe(Number([...norms].sort((x, y) => x - y)[size >> 1]));
+    }
     const one = summaryOf(Float32Array.of(1, 1), Float32Array.of(0.5, 2), [1]);
     expect(one).toMatchObject({ clipFraction: 0.5, medianNorm: 2 });
     expect(summaryOf(new Float32Array(0), new Float32Array(0), [1, 1])).toEqual({

@@ -62,13 +62,33 @@ export function summaryOf(
     wholes[counted++] = Math.sqrt(squares);
     clipped += above;
   }
-  const sorted = wholes.subarray(0, counted).sort();
   return {
     drawn: losses.length,
     loss: finite === 0 ? null : total / finite,
-    medianNorm: sorted[counted >> 1] ?? null,
+    medianNorm: counted === 0 ? null : ranked(wholes.subarray(0, counted), counted >> 1),
     clipFraction: counted === 0 ? null : clipped / (counted * K),
   };
+}
+
+/** The value that would stand at place `rank` if all were sorted (Hoare's selection); they change places. */
+function ranked(values: Float64Array, rank: number): number {
+  let [low, high] = [0, values.length - 1];
+  while (low < high) {
+    const pivot = values[(low + high) >> 1]!;
+    let [i, j] = [low, high];
+    while (i <= j) {
+      while (values[i]! < pivot) i++;
+      while (values[j]! > pivot) j--;
+      if (i > j) break;
+      const value = values[i]!;
+      values[i++] = values[j]!;
+      values[j--] = value;
+    }
+    if (rank <= j) high = j;
+    else if (rank >= i) low = i;
+    else break;
+  }
+  return values[rank]!;
 }
 
 /** Files that grow by a line for each step. */
