@@ -63,6 +63,15 @@ it('the outputs are computed in the order that is asked for', () => {
   }
 });
 
+it.each(['non-private', 'book-keeping', 'per-layer'] as const)('%s: what is executed computes its sums in the order that was planned', async (mode) => {
+  const sumsOf = (graph: Pick<TypedGraph, 'nodes' | 'inputs'>): readonly string[] =>
+    executionOrder(graph).flatMap(({ outputs }) => outputs).filter((name) => name.startsWith(stepNames.sum('')));
+  for (const name of ['vgg11-tiny-random', 'resnet18-gn-tiny-random', 'bert-tiny-random', 'vit-tiny-random']) {
+    const graph = stepOf(name, mode);
+    expect(sumsOf(await programOf(withBareOutputs(graph))), name).toEqual(sumsOf(graph));
+  }
+});
+
 it.each(['book-keeping', 'mixed-ghost'] as const)('%s frees what a layer\'s norm is made of before it makes the next one\'s', (mode) => {
   const analysis = benchAnalysis({ model: 'vit-tiny' });
   const bytes = (of: Mode): number => liveBytes(compileTask(analysis, 8, stepOptions(of, analysis)).graph);
@@ -78,4 +87,14 @@ it('makes masks of activations when the gradients that they meet are there', () 
   expect(masks).toBeGreaterThan(8);
   // The classifier's own come before the first convolution's gradient; those of all convolutions would be held at once.
   expect(order.slice(0, order.indexOf('ConvTranspose')).filter((op) => op === 'Cast').length).toBeLessThan(masks / 2);
+});
+
+it('executes nothing that no output needs', async () => {
+  const analysis = benchAnalysis({ model: 'vgg11' }, { seed: 1 });
+  for (const mode of ['non-private', 'book-keeping', 'per-layer'] as const) {
+    const { graph } = compileTask(analysis, 8, stepOptions(mode, analysis));
+    const program = await programOf(withBareOutputs(graph));
+    const read = new Set([...program.nodes.flatMap(({ inputs }) => inputs), ...program.outputs.map(({ name }) => name)]);
+    expect(program.nodes.filter(({ outputs }) => !outputs.some((o) => read.has(o))).map(({ op, name }) => `${op} ${name}`), mode).toEqual([]);
+  }
 });

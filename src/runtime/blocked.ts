@@ -1,6 +1,7 @@
 import {
   type Attributes, type Graph, type Node, type TypedGraph, int, intAttribute, ints, intsAttribute, latestOpset, string,
 } from '../graph/ir.ts';
+import { prune } from '../graph/prune.ts';
 import { type Shape, int64, sameShape, sizeOf, toNumbers, zeros } from '../tensor/tensor.ts';
 import { type Emitter, emitter } from './emitter.ts';
 import type { Feeds, Outputs } from './engine.ts';
@@ -197,7 +198,9 @@ export function withFastConvolutions(graph: TypedGraph, block: number | undefine
     }
   }
   graph.outputs.forEach(({ name }) => plain(name));
-  return e.build();
+  // What all readers took as it is declared was laid out in blocks for nothing. ONNX Runtime runs nodes that nothing reads,
+  // and what they read is held until the end of the step.
+  return prune(e.build());
 }
 
 /** A value in blocks. */
