@@ -1,4 +1,4 @@
-import { openSync, readSync } from 'node:fs';
+import { closeSync, openSync, readSync } from 'node:fs';
 import { type Column, firstNonFinite } from './column.ts';
 import { GhostgradError } from '../errors.ts';
 import { type DType, type Shape, bytesPerElement, sizeOf } from '../tensor/tensor.ts';
@@ -17,6 +17,12 @@ export interface StoredArray {
 /** Turns the stored bytes of whole rows into float32, in place of what `into` held. */
 export type Decode = (bytes: Uint8Array, into: Float32Array) => void;
 
+/** A column that holds its file open. */
+export interface StreamedColumn extends Column<'float32'> {
+  /** Nothing can be read from here on. Whoever ends with the process need not call it. */
+  close(): void;
+}
+
 /** Bytes read at once. */
 const block = 1 << 20;
 
@@ -27,7 +33,7 @@ const block = 1 << 20;
  * @param decode none where what is stored is float32 as it is handed out, which is then read to where it is wanted
  * @throws GhostgradError when the file cannot be read, then or later
  */
-export function streamedColumn(array: StoredArray, decode?: Decode): Column<'float32'> {
+export function streamedColumn(array: StoredArray, decode?: Decode): StreamedColumn {
   const { path, offset, dtype, rows, shape } = array;
   const width = sizeOf(shape);
   const rowBytes = width * bytesPerElement(dtype);
@@ -49,8 +55,13 @@ export function streamedColumn(array: StoredArray, decode?: Decode): Column<'flo
     }
     decode?.(bytes, into);
   };
+  let isOpen = true;
   return {
     dtype: 'float32', size: rows, shape,
+    close: () => {
+      if (isOpen) closeSync(file);
+      isOpen = false;
+    },
     gather: (indices, into) => {
       if (indices.length * width > into.length) {
         throw new RangeError(`${indices.length} rows of ${width} elements do not fit into ${into.length} elements`);

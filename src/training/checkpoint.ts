@@ -21,6 +21,8 @@ const settingsSchema = z.strictObject({
   /** SHA-256 of the model without its trainable values. */
   model: z.string(),
   microBatch: z.int().positive(),
+  /** Whether the frozen part of the model was computed once, apart from the steps. */
+  features: z.boolean().default(false),
   threads: z.int().positive(),
   engine: z.string(),
   /** Machines that computed it. */

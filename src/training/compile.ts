@@ -1,4 +1,5 @@
 import { type BatchTrace, type Violation, proofBatchSizes, sizeDependence, traceBatch } from '../autodiff/batch-independence.ts';
+import { behind } from '../autodiff/frozen.ts';
 import { type GradientPath, type Obstacle, dependentOn, gradientPath } from '../autodiff/reverse.ts';
 import { type Partition, partitionOf } from '../clipping/groups.ts';
 import type { Mode } from '../clipping/plan.ts';
@@ -28,6 +29,8 @@ export interface Task {
   readonly trainable?: 'all' | readonly string[] | undefined;
   /** Shape of one example for each input, without the batch axis; by default as the model declares it, or by {@link exampleShape}. */
   readonly exampleShapes?: Readonly<Record<string, Shape>> | undefined;
+  /** Values that are fed in place of the inputs: what computes them is left out. What is proved is proved of the whole model. */
+  readonly fed?: readonly Value[] | undefined;
 }
 
 /** A task proved fit for private training. */
@@ -175,7 +178,7 @@ function requireSameForm(graph: TypedGraph, parameters: ReadonlySet<Value>, form
 }
 
 interface AtBatchSize {
-  /** The model alone. */
+  /** The whole model alone. */
   readonly typed: TypedGraph;
   readonly graph: TypedGraph;
   readonly loss: Value;
@@ -187,7 +190,8 @@ interface AtBatchSize {
 export function atBatchSize(task: Task, rows: number, like?: TypedGraph): AtBatchSize {
   const shapes = Object.fromEntries(task.model.inputs.map((input) => [input.name, [rows, ...exampleShape(task, input.name)]]));
   const typed = runnable(specialise(task.model, shapes, semantics, like));
-  const { graph, loss, labels } = attachLoss(typed, task.loss, task.output);
+  const computed = task.fed === undefined ? typed : behind(typed, task.fed);
+  const { graph, loss, labels } = attachLoss(computed, task.loss, task.output);
   const found = graph.types.get(loss)?.shape ?? [];
   if (found.length !== 1 || found[0] !== rows) {
     throw new GhostgradError({
@@ -196,7 +200,7 @@ export function atBatchSize(task: Task, rows: number, like?: TypedGraph): AtBatc
       fix: 'choose an output whose first axis is the batch',
     });
   }
-  const names = [...Object.keys(shapes), ...(labels === undefined ? [] : [labelsInput])];
+  const names = [...computed.inputs.map(({ name }) => name), ...(labels === undefined ? [] : [labelsInput])];
   return { typed, graph, loss, ...(labels && { labels }), batchInputs: new Map(names.map((name) => [name, leading])) };
 }
 

@@ -16,7 +16,7 @@ import { analyse, requireTrainable } from './compile.ts';
 import { fittedFeatures, taskFor } from './examples.ts';
 import { type FeatureContents, writeFeatures } from './feature-file.ts';
 import { dataDigest, modelDigest } from './fingerprint.ts';
-import { type Chunk, forwardChunks } from './forward.ts';
+import { type Chunk, bytesOf, forwardBatch, forwardChunks } from './forward.ts';
 import { prepareModel } from './model.ts';
 import type { ShapeBindings } from './shapes.ts';
 
@@ -29,7 +29,7 @@ export interface EmbedOptions {
   readonly output?: string | undefined;
   /** Default `float32`; `float16` takes half the space, and is rounded to 11 significant bits. */
   readonly dtype?: FeatureType | undefined;
-  /** Rows computed at once; default {@link embedBatch}. An unfinished file is finished with the size that it was begun with. */
+  /** Rows computed at once; default {@link forwardBatch}. An unfinished file is finished with the size that it was begun with. */
   readonly batchSize?: number | undefined;
   /** Sizes of the model's inputs, which the data must agree with. Default: the data's own. */
   readonly shapes?: ShapeBindings | undefined;
@@ -64,9 +64,6 @@ export interface Embedded {
   readonly seconds: number;
 }
 
-/** Rows computed at once unless told otherwise. */
-export const embedBatch = 64;
-
 /**
  * Computes the features of a dataset by a frozen model, once, into a safetensors file: `features` [rows, d], d being all
  * numbers of an example, and `labels` as the data has them; the classes' names are in its metadata. It is read back with
@@ -82,11 +79,11 @@ export const embedBatch = 64;
  */
 export async function embed(model: Graph, dataset: Dataset, path: string, options: EmbedOptions = {}): Promise<Embedded> {
   const started = performance.now();
-  const { engine = onnxruntimeEngine(), threads, dtype = 'float32', spec = dataset.name, batchSize = embedBatch } = options;
+  const { engine = onnxruntimeEngine(), threads, dtype = 'float32', spec = dataset.name } = options;
   const { task, output, data, proof, dimensions } = prepared(model, dataset, options);
   const contents: FeatureContents = {
     key: { model: modelDigest(prune(task.model, [output]), []), output, data: dataDigest(data), dtype, software: softwareOf(engine) },
-    rows: data.size, batch: Math.min(batchSize, data.size), spec,
+    rows: data.size, batch: Math.min(options.batchSize ?? forwardBatch(proof), data.size), spec,
     types: new Map<string, TensorType>([
       ['features', { dtype, shape: [dimensions] }], ['labels', { dtype: data.labels.dtype, shape: data.labels.shape }],
     ]),
@@ -170,5 +167,3 @@ function encoder({ dtype, dimensions, where, data }: {
     return bytesOf(halves);
   };
 }
-
-const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array => new Uint8Array(buffer, byteOffset, byteLength);

@@ -7,8 +7,17 @@ import { allocate, sizeOf } from '../tensor/tensor.ts';
 /** About so many numbers are read at once. */
 const chunk = 1 << 18;
 
+/** Digests of data sets, none of which is read twice for it. */
+const known = new WeakMap<Dataset, string>();
+
 /** SHA-256 (hex) of all examples in their order. **Private**: see `RunNotes`. */
-export function dataDigest({ size, features, labels }: Dataset): string {
+export function dataDigest(data: Dataset): string {
+  const digest = known.get(data) ?? digestOf(data);
+  known.set(data, digest);
+  return digest;
+}
+
+function digestOf({ size, features, labels }: Dataset): string {
   const hash = createHash('sha256');
   for (const [name, column] of [...features, ['', labels] as const]) {
     hash.update(JSON.stringify([name, column.dtype, column.shape, size]));

@@ -4,6 +4,7 @@ import { prune } from '../graph/prune.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { Engine, Outputs, RunResult } from '../runtime/engine.ts';
 import { type Task, atBatchSize } from './compile.ts';
+import { bytesPerElement, sizeOf } from '../tensor/tensor.ts';
 import { inputsOf } from './examples.ts';
 
 /** Values of some consecutive examples, [batch, ...]; rows after the last example are to be ignored. */
@@ -54,3 +55,16 @@ export async function* forwardChunks(
     await session.release();
   }
 }
+
+/** Rows computed at once unless told otherwise: as many as keep the largest value within some 64 MiB, a power of two. */
+export function forwardBatch(proof: TypedGraph): number {
+  const rows = proof.types.get(proof.inputs[0]?.name ?? '')?.shape[0] ?? 1;
+  const largest = Math.max(...[...proof.types.values()].map(({ dtype, shape }) => (sizeOf(shape) * bytesPerElement(dtype)) / rows));
+  return Math.min(mostRows, 2 ** Math.floor(Math.log2(Math.max(1, largestValue / largest))));
+}
+
+const mostRows = 64;
+const largestValue = 2 ** 26;
+
+/** The bytes of an array. */
+export const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array => new Uint8Array(buffer, byteOffset, byteLength);

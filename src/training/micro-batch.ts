@@ -1,4 +1,5 @@
 import { proofBatchSizes } from '../autodiff/batch-independence.ts';
+import { behind } from '../autodiff/frozen.ts';
 import { defaultRho } from '../clipping/norm.ts';
 import { hasFixedSize } from '../privacy/index.ts';
 import { leastMicroBatch } from '../privacy/lattice.ts';
@@ -6,7 +7,6 @@ import type { Feeds } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type Tensor, type TensorType, bytesPerElement, sizeOf, zeros } from '../tensor/tensor.ts';
 import { type Analysis, atBatchSize } from './compile.ts';
-import { labelsInput } from './loss.ts';
 import { copiesOf } from './model.ts';
 import { fitsBudget } from './planner.ts';
 import { availableMemory, withPeakMemory } from './peak-memory.ts';
@@ -186,9 +186,10 @@ function firstSize(wanted: number, least: number, bytesEach: number, limit: numb
 }
 
 /** Bytes of the forward pass's values for one unit. */
-function bytesPerUnit({ proof, batch }: Analysis): number {
+function bytesPerUnit({ proof, batch, task: { fed } }: Analysis): number {
+  const { types } = fed === undefined ? proof : behind(proof, fed);
   const bytes = ({ dtype, shape }: TensorType): number => sizeOf(shape) * bytesPerElement(dtype);
-  return [...proof.types].reduce((sum, [name, type]) => sum + (batch.has(name) ? bytes(type) : 0), 0) / proofBatchSizes[0];
+  return [...types].reduce((sum, [name, type]) => sum + (batch.has(name) ? bytes(type) : 0), 0) / proofBatchSizes[0];
 }
 
 /** Runs timed after the one that warms up: at most so many, and none after so many seconds. */
@@ -229,12 +230,8 @@ async function tryOut(
  * else is zero, which is a place in every table and a class among any.
  */
 export function syntheticBatch({ task }: Pick<Analysis, 'task'>, size: number, rowsPerUnit = 1): BatchSource {
-  const { typed, labels } = atBatchSize(task, 2);
-  const types = new Map<string, TensorType>(typed.inputs.flatMap(({ name }) => {
-    const type = typed.types.get(name);
-    return type === undefined ? [] : [[name, type] as const];
-  }));
-  if (labels !== undefined) types.set(labelsInput, labels);
+  const { graph } = atBatchSize(task, 2);
+  const types = new Map<string, TensorType>(graph.inputs.map(({ name }) => [name, graph.types.get(name)!]));
   const made = new Map<number, [string, Tensor][]>();
   const patternOf = (units: number): [string, Tensor][] => {
     const found = made.get(units) ?? [...types].map(([name, { dtype, shape }]): [string, Tensor] =>

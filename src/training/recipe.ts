@@ -82,6 +82,8 @@ const performanceSchema = z.strictObject({
   memoryMiB: z.union([z.literal('auto'), z.number().positive()]).default('auto'),
   microBatch: z.union([z.literal('auto'), count]).default('auto'),
   threads: z.union([z.literal('auto'), count]).default('auto'),
+  // Whether what a frozen part of the model computes is computed once: auto, on, off, or a file that it is kept in.
+  features: text.default('auto'),
   // Steps from one checkpoint to the next; auto: a minute, or longer where writing one takes more than 1 % of the time.
   checkpointEvery: z.union([z.literal('auto'), count]).default('auto'),
 });

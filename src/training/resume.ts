@@ -73,8 +73,8 @@ export function requireSameModel(before: RunSettings, now: RunSettings): void {
 
 /** How a run is computed now, where that is otherwise than before: why charged steps may come out another way. */
 export function differences(before: RunSettings, now: RunSettings): string[] {
-  const told = ({ microBatch, threads, engine, software }: RunSettings): Readonly<Record<string, unknown>> =>
-    ({ 'micro-batch': microBatch, threads, engine, ...software });
+  const told = ({ microBatch, features, threads, engine, software }: RunSettings): Readonly<Record<string, unknown>> =>
+    ({ 'micro-batch': microBatch, 'features computed once': features, threads, engine, ...software });
   const then = told(before);
   return Object.entries(told(now)).flatMap(([name, value]) =>
     then[name] === value ? [] : [`${name} ${String(value)} instead of ${String(then[name])}`]);

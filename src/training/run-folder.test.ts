@@ -182,7 +182,7 @@ describe('a run folder', () => {
     const log = run.openMetrics(0);
     const checkpoint = {
       lines: 0, parameters: new Map([['w', float32([1])]]), state: { step: 0, tensors: new Map() }, further: [], groups: [],
-      settings: { recipe: {}, initial: 1, model: '', microBatch: 1, threads: 1, engine: '', ranks: 1, software: {} },
+      settings: { recipe: {}, initial: 1, model: '', microBatch: 1, features: false, threads: 1, engine: '', ranks: 1, software: {} },
     } as const;
     for (const call of ['writeSync', 'fsyncSync']) {
       failing.set(call, 'ENOSPC');

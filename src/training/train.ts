@@ -17,6 +17,7 @@ import type { RunSettings } from './checkpoint.ts';
 import { analyse, requireTrainable } from './compile.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import { fittedTo, taskFor } from './examples.ts';
+import { type Features, featuresFor } from './features.ts';
 import { dataDigest, modelDigest } from './fingerprint.ts';
 import { BudgetSpent, type GradientSource, plainGradients, privateGradients } from './gradients.ts';
 import { type RunState, openJournal } from './journal.ts';
@@ -45,6 +46,8 @@ export interface PrepareOptions {
    * that was charged and does not come out the same is drawn afresh and charged again. Default false: a new run.
    */
   readonly resume?: boolean | undefined;
+  /** Hears how many rows of features are there, of how many, where a frozen part of the model is computed once. */
+  readonly onFeatures?: ((rows: number, of: number) => void) | undefined;
   /** Hears of what one should know and what does not stop the run. */
   readonly onWarning?: ((text: string) => void) | undefined;
   /** An Ed25519 private key in PEM, to sign the certificate with into `privacy.json.sig`. */
@@ -100,6 +103,8 @@ export interface Run {
   readonly plannedSteps: number;
   /** Examples computed at once, and why so many. */
   readonly microBatch: { readonly size: number; readonly reason: string };
+  /** Whether the frozen part of the model is computed once, apart from the steps; and why, or why not. */
+  readonly features: Pick<Features, 'used' | 'reason'>;
   /** How a step is computed, and why so. */
   readonly stepPlan: StepProgram['plan'];
   /** Steps taken by an earlier process, as far as its checkpoint has them. */
@@ -143,7 +148,7 @@ function folderOf(recipe: Recipe, { resume = false, files }: PrepareOptions): Ru
 
 async function prepared(
   input: TrainingInput, recipe: Recipe, folder: RunFolder | undefined,
-  { file, engine = onnxruntimeEngine(), onWarning: warn = () => undefined, signWith, files }: PrepareOptions,
+  { file, engine = onnxruntimeEngine(), onWarning: warn = () => undefined, onFeatures, signWith, files }: PrepareOptions,
 ): Promise<Run> {
   const started = performance.now();
   const saved = folder?.saved ?? null;
@@ -187,7 +192,10 @@ async function prepared(
 
   if (plan !== null) checkRows(plan.sampling, datasetSize, data.size);
 
-  const { program, reason } = await stepFor(analysis, recipe, {
+  const features = featuresFor({
+    analysis, data, engine, threads, files, setting: recipe.performance.features, passes: (plannedSteps * batchSize) / datasetSize, run: folder?.path,
+  });
+  const { program, reason } = await stepFor(features.analysis, recipe, {
     mode: recipe.performance.mode,
     // Each mode is planned for time as it is.
     optimizeFor: recipe.performance.optimizeFor === 'time' ? undefined : recipe.performance.optimizeFor,
@@ -203,13 +211,13 @@ async function prepared(
   let further: readonly Parameters[] = saved?.further ?? [];
   const settings: RunSettings = {
     recipe: plain(recipe), initial, model: folder === undefined ? '' : modelDigest(source.model, analysis.parameters),
-    microBatch: program.microBatch, threads: threads ?? defaultThreads(), engine: engine.name, ranks: 1, software: software(),
+    microBatch: program.microBatch, features: features.used, threads: threads ?? defaultThreads(), engine: engine.name, ranks: 1, software: software(),
   };
   if (saved !== null) requireSameModel(saved.settings, settings);
   const firstGroups = plan === null ? [] : (saved?.groups(plan.groups) ?? plan.groups);
   const journal = folder && await openJournal({
     folder, plan, settings, warn, files,
-    recipe: withMicroBatch(recipe, program.microBatch), data: dataDigest(data), begin: { parameters, state, further, groups: firstGroups },
+    recipe: asComputed(recipe, program, features), data: dataDigest(data), begin: { parameters, state, further, groups: firstGroups },
   }).catch(async (error: unknown) => {
     await program.release();
     throw error;
@@ -218,9 +226,9 @@ async function prepared(
   const now = (): RunState => ({ parameters, state, further, groups: gradients.groups });
   const gradients: GradientSource =
     plan === null
-      ? plainGradients({ program, data, batchSize, sampleRate: batchSize / datasetSize, keys: journal?.keys ?? ratchet(seed) })
+      ? plainGradients({ program, data: features.data, batchSize, sampleRate: batchSize / datasetSize, keys: journal?.keys ?? ratchet(seed) })
       : privateGradients({
-          plan, program, data, ledger, keys: journal?.keys, groups: firstGroups,
+          plan, program, data: features.data, ledger, keys: journal?.keys, groups: firstGroups,
           replay: journal && {
             charged: journal.charged,
             afresh: (unchanged) => {
@@ -238,6 +246,7 @@ async function prepared(
   let ended: TrainResult['ended'] = 'stopped';
 
   async function* steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined> {
+    if (!(await features.compute({ signal, onProgress: onFeatures }))) return;
     while (open && state.step < plannedSteps && signal?.aborted !== true) {
       const begun = performance.now();
       const learningRate = optimizer.learningRate * schedule(state.step);
@@ -310,6 +319,7 @@ async function prepared(
     open = false;
     await gradients.close();
     await program.release();
+    features.release(state.step === plannedSteps);
     await journal?.close();
   }
 
@@ -362,7 +372,7 @@ async function prepared(
   const start = currentCertificate();
   if (start?.ledger?.lines === 0) folder?.saveStart(start);
   return {
-    recipe, plan, plannedSteps, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, resumedAt: saved?.state.step ?? 0, steps, model: currentModel, certificate: currentCertificate, finish, release,
+    recipe, plan, plannedSteps, features, microBatch: { size: program.microBatch, reason }, stepPlan: program.plan, resumedAt: saved?.state.step ?? 0, steps, model: currentModel, certificate: currentCertificate, finish, release,
   };
 }
 
@@ -391,8 +401,8 @@ export async function train(
 /** The threads of the earlier process, where they are not what one would take anyway. */
 const sameThreads = (before: number | undefined): number | undefined => (before === defaultThreads() ? undefined : before);
 
-const withMicroBatch = (recipe: Recipe, microBatch: number): Recipe =>
-  ({ ...recipe, performance: { ...recipe.performance, microBatch } });
+const asComputed = (recipe: Recipe, { microBatch }: StepProgram, { setting }: Features): Recipe =>
+  ({ ...recipe, performance: { ...recipe.performance, microBatch, features: setting } });
 
 const byName = (groups: Groups, thresholds: readonly number[]): Readonly<Record<string, number>> =>
   Object.fromEntries(groups.map(({ name }, k) => [name, thresholds[k] ?? NaN]));

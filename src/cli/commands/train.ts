@@ -1,7 +1,7 @@
 import { basename, extname, join } from 'node:path';
 import { GhostgradError } from '../../errors.ts';
 import { onnxruntimeEngine } from '../../runtime/node.ts';
-import { progress } from '../../training/progress.ts';
+import { counter, progress } from '../../training/progress.ts';
 import { parseSpec, readRecipeFile, withSettings, withValue } from '../../training/recipe-file.ts';
 import { parseShapes } from '../../training/shapes.ts';
 import type { TrainingInput } from '../../training/materials.ts';
@@ -149,6 +149,7 @@ async function withProgress(
 ): Promise<TrainResult> {
   const warn = (text: string): unknown => io.stderr.write(`${coloursFor(io.stderr, io.env).yellow('warning:')} ${text}\n`);
   const line = progress(io.stderr);
+  const embedded = counter(io.stderr, 'examples embedded');
   let run: Run | undefined;
   let first = 0;
   const result = await trained(recipe, {
@@ -165,8 +166,15 @@ async function withProgress(
       started.plan?.warnings.forEach(warn);
       io.stderr.write(`${startLine(started)}\n`);
       io.stderr.write(`${started.microBatch.size} examples at once (${started.microBatch.reason})\n`);
+      io.stderr.write(`features ${started.features.used ? 'computed once' : 'with every step'} (${started.features.reason})\n`);
       if (resume === true) io.stderr.write(`going on after step ${started.resumedAt}\n`);
       io.stderr.write(`step by ${started.stepPlan.mode} (${started.stepPlan.reason})\n`);
+    },
+    onFeatures: (rows, of) => {
+      embedded.update(rows, of);
+      if (rows < of) return;
+      embedded.done();
+      first = performance.now();
     },
     onStep: ({ step, steps, epsilon, uncovered }) => {
       const planned = run?.plan?.epsilon;
@@ -179,7 +187,10 @@ async function withProgress(
         secondsLeft: ((performance.now() - first) / 1000 / (step - (run?.resumedAt ?? 0))) * (steps - step),
       });
     },
-  }).finally(() => line.done());
+  }).finally(() => {
+    embedded.done();
+    line.done();
+  });
   return result;
 }
 
