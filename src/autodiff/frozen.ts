@@ -16,9 +16,9 @@ export interface FrozenCut {
 }
 
 /**
- * The cut between what depends on data alone and what depends on `parameters` too; undefined where nothing is computed in
- * front of the parameters. A value that does not have the rows of the batch as its own rows, or is not of float32, is left to the
- * part behind, which then computes it from what it is made of.
+ * The cut between what depends on data alone and what depends on `parameters` too; undefined where nothing is multiplied by weights in
+ * front of the parameters. A value that takes no such products (a mask of the padding), does not have the rows of the batch as its
+ * own rows, or is not of float32, is left to the part behind, which then computes it from what it is made of.
  *
  * @param batch where values carry the batch, as it was proved
  */
@@ -31,9 +31,12 @@ export function frozenCut(
   const behindIt = dependentOn(graph, parameters);
   const wanted = new Set(graph.outputs.map(({ name }) => name));
   const values = new Set<Value>();
+  const products = productsIn(graph, moving);
+  const made = new Set(graph.nodes.filter((node) => products(node) > 0).flatMap(({ outputs }) => outputs));
+  const weighed = new Set([...made, ...dependentOn(graph, made)]);
   const isFit = (value: Value): boolean => {
     const at = batch.get(value);
-    return graph.types.get(value)?.dtype === 'float32' && at !== undefined && sameBatch(at, leading);
+    return weighed.has(value) && graph.types.get(value)?.dtype === 'float32' && at !== undefined && sameBatch(at, leading);
   };
   for (const node of [...graph.nodes].reverse()) {
     const isBehind = node.outputs.some((v) => behindIt.has(v));
@@ -51,23 +54,22 @@ export function frozenCut(
   if (computed.length === 0) return undefined;
   return {
     computed, values: [...[...inputs].filter((v) => wanted.has(v)), ...computed],
-    products: productsIn(prune(graph, computed), moving),
+    products: prune(graph, computed).nodes.reduce((sum, node) => sum + products(node), 0),
   };
 }
 
 /**
- * Multiplications of one example by weights, at least: a matrix of n numbers that meets an output of so many rows takes n for
- * each row. Where the data is whole numbers, weights are looked up and not multiplied by.
+ * Multiplications of one example by weights at a node, at least: a matrix of n numbers that meets an output of so many rows takes
+ * n for each row. Where the data is whole numbers, weights are looked up and not multiplied by.
  */
-function productsIn(graph: TypedGraph, moving: ReadonlySet<Value>): number {
+function productsIn(graph: TypedGraph, moving: ReadonlySet<Value>): (node: Node) => number {
   const rows = graph.types.get(graph.inputs[0]?.name ?? '')?.shape[0] ?? 1;
-  const productsOf = ({ inputs, outputs }: Node): number => {
+  return ({ inputs, outputs }) => {
     if (!inputs.some((v) => moving.has(v) && isFloat(graph.types.get(v)?.dtype ?? 'bool'))) return 0;
     const made = sizeOf(graph.types.get(outputs[0] ?? '')?.shape ?? []) / rows;
     const weights = inputs.filter((v) => !moving.has(v)).map((v) => graph.types.get(v)?.shape ?? []).filter((shape) => shape.length >= 2);
     return weights.reduce((sum, shape) => sum + sizeOf(shape) * Math.max(1, made / Math.max(shape[0]!, shape.at(-1)!)), 0);
   };
-  return graph.nodes.reduce((sum, node) => sum + productsOf(node), 0);
 }
 
 /** The part of a graph behind some of its values, which become inputs. */

@@ -1,7 +1,7 @@
 import { type GradientPath, type UseSite, reverse } from '../autodiff/reverse.ts';
 import type { TypedGraph } from '../graph/ir.ts';
 import type { BatchAxis } from '../ops/batch.ts';
-import { type GraphBuilder, type Value, concat, graphBuilder, reshape, slice, transpose } from '../ops/builder.ts';
+import { type GraphBuilder, type Value, concat, graphBuilder, mul, reshape, slice, transpose } from '../ops/builder.ts';
 import type { ParameterUse } from '../ops/operator.ts';
 import { semantics } from '../ops/table.ts';
 import { sizeOf } from '../tensor/tensor.ts';
@@ -40,6 +40,8 @@ export interface StepSource {
   readonly loss: Value;
   /** Emits which rows are classified right, [rows] float32; undefined where that cannot be told. */
   readonly right?: ((b: GraphBuilder) => Value | undefined) | undefined;
+  /** Inputs that are no data, but what a frozen model made of it. */
+  readonly computed?: readonly Value[] | undefined;
 }
 
 /** A parameter of the step, or a part of one: how it is used and what was decided. */
@@ -169,7 +171,9 @@ function ordinaryData(b: GraphBuilder, source: StepSource, rowMask: Value, units
   const data = source.graph.inputs.filter(({ name, dtype }) => dtype === 'float32' && source.batch.has(name));
   // Only rows that are there count: what stands in the place of an absent one must not drop the unit's others.
   const present = (value: Value): Value => (b.shape(rowMask)[0] === units ? value : keepRows(b, rowMask, value));
-  return [...data.map(({ name }) => present(name)), unitLosses(b, source.loss, rowMask, units)].map((value) =>
+  // What a model computed may be as large as a float can be; times 0, it is 0 unless it is not finite.
+  const seen = (name: Value): Value => (source.computed?.includes(name) === true ? mul(b, name, b.scalar(0)) : name);
+  return [...data.map(({ name }) => present(seen(name))), unitLosses(b, source.loss, rowMask, units)].map((value) =>
     b.op('Less', [squaredLength(b, value, units), b.scalar(Infinity)]));
 }
 

@@ -163,7 +163,8 @@ export function compileTask(analysis: Analysis, rows: number, options: StepOptio
   const path: GradientPath = gradientPath(withInputs, wanted, loss, analysis.batch);
   const output = task.output ?? task.model.outputs[0]?.name ?? '';
   const right = (b: GraphBuilder): Value | undefined => attachRight(b, task.loss, output);
-  return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss, right }, options);
+  const computed = task.fed?.filter((value) => !task.model.inputs.some(({ name }) => name === value));
+  return stepGraph({ graph: withInputs, path, batch: analysis.batch, loss, right, computed }, options);
 }
 
 /** What was proved of a value holds by its name: a node of another form at another batch size would make that a guess. */

@@ -32,7 +32,8 @@ export interface FeatureContents {
 }
 
 export interface WriteFeaturesOptions {
-  readonly overwrite?: boolean | undefined;
+  /** Whether what is there is computed anew: always, where it is of something else (`stale`), or never (the default): that is refused. */
+  readonly overwrite?: boolean | 'stale' | undefined;
   readonly mode?: number | undefined;
   readonly files?: Files | undefined;
   readonly syncSeconds?: number | undefined;
@@ -69,7 +70,7 @@ export async function writeFeatures(
 ): Promise<WrittenFeatures> {
   const { key, rows, types, spec } = contents;
   const { files } = options;
-  const isThere = (): boolean => !overwrite && holds(path, key, spec);
+  const isThere = (): boolean => overwrite !== true && holds(path, key, spec, overwrite);
   if (isThere() && !hasUnfinished(path)) return { computed: 0, complete: true };
   const lockPath = `${path}.lock`;
   const lock = tryLock(lockPath, files);
@@ -81,7 +82,7 @@ export async function writeFeatures(
       removeUnfinished(path, files);
       return { computed: 0, complete: true };
     }
-    const begun = overwrite ? undefined : begunAt(path, key, spec);
+    const begun = overwrite === true ? undefined : begunAt(path, key, spec, overwrite);
     if (begun === undefined) removeUnfinished(path, files);
     // With the rows at once that it was begun with: another number may come to other last bits.
     const { batch } = begun ?? contents;
@@ -118,11 +119,12 @@ export async function writeFeatures(
 
 type About = FeatureKey & { readonly format?: string; readonly batch: number; readonly spec?: unknown };
 
-/** Whether the file is there. Throws GhostgradError where it is of another key. */
-function holds(path: string, key: FeatureKey, spec: unknown): boolean {
+/** Whether the file is there. Throws GhostgradError where it is of another key, and not to be replaced. */
+function holds(path: string, key: FeatureKey, spec: unknown, replaced: false | 'stale'): boolean {
   if (!existsSync(path)) return false;
   const about = aboutIn(metadataAt(path));
   if (about !== undefined && sameKey(about, key)) return true;
+  if (replaced !== false) return false;
   throw new GhostgradError({
     what: about === undefined ? 'there is another file at this place' : 'the features in this file are of something else', where: path,
     found: about === undefined ? 'a file that ghostgrad did not compute features into' : differences(about, key, spec).join('; '),
@@ -130,11 +132,12 @@ function holds(path: string, key: FeatureKey, spec: unknown): boolean {
   });
 }
 
-/** An unfinished file of the key. Throws GhostgradError where it is of another. */
-function begunAt(path: string, key: FeatureKey, spec: unknown): About | undefined {
+/** An unfinished file of the key. Throws GhostgradError where it is of another, and not to be replaced. */
+function begunAt(path: string, key: FeatureKey, spec: unknown, replaced: false | 'stale'): About | undefined {
   const unfinished = unfinishedAt(path);
   const about = unfinished && aboutIn(unfinished.metadata);
   if (about === undefined || sameKey(about, key)) return about;
+  if (replaced !== false) return undefined;
   throw new GhostgradError({
     what: 'an unfinished file of other features is in the way', where: path, found: differences(about, key, spec).join('; '),
     expected: 'an unfinished file of this model and this data, or none', fix: 'finish that one, name another file, or begin anew: --force (overwrite: true)',

@@ -159,7 +159,7 @@ function computedOnce(cut: FrozenCut, settings: FeatureSettings): Features {
           return [value, bytesOf(values.subarray(0, (count * values.length) / rows))];
         }));
       }
-    }, { mode: 0o600, files: settings.files, signal, onProgress });
+    }, { overwrite: named === undefined ? 'stale' : false, mode: 0o600, files: settings.files, signal, onProgress });
     if (!complete) return false;
     const { entries, dataStart } = headerAt(path);
     for (const value of cut.computed) {
