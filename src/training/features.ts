@@ -164,7 +164,7 @@ function computedOnce(cut: FrozenCut, settings: FeatureSettings): Features {
     const { entries, dataStart } = headerAt(path);
     for (const value of cut.computed) {
       const array = { path, offset: dataStart + entries.get(value)!.begin, dtype: 'float32' as const, rows: data.size, shape: rowShape(analysis, value) };
-      const column = streamedColumn(array, (from, into) => new Uint8Array(into.buffer, into.byteOffset, into.byteLength).set(from));
+      const column = streamedColumn(array);
       columns.get(value)!.is(inMemory ? loaded(column) : column);
     }
     return (there = true);

@@ -246,7 +246,7 @@ async function prepared(
   let ended: TrainResult['ended'] = 'stopped';
 
   async function* steps(signal?: AbortSignal): AsyncGenerator<StepReport, void, undefined> {
-    if (!(await features.compute({ signal, onProgress: onFeatures }))) return;
+    if (open && state.step < plannedSteps && !(await features.compute({ signal, onProgress: onFeatures }))) return;
     while (open && state.step < plannedSteps && signal?.aborted !== true) {
       const begun = performance.now();
       const learningRate = optimizer.learningRate * schedule(state.step);
@@ -319,7 +319,7 @@ async function prepared(
     open = false;
     await gradients.close();
     await program.release();
-    features.release(state.step === plannedSteps);
+    features.release(state.step === plannedSteps || ended === 'budget');
     await journal?.close();
   }
 
