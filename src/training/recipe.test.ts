@@ -70,6 +70,7 @@ describe('resolveRecipe', () => {
         memoryMiB: 'auto',
         microBatch: 'auto',
         threads: 'auto',
+        features: 'auto',
         checkpointEvery: 'auto',
       },
     });

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { GhostgradError } from '../errors.ts';
+import { defaultThreads } from '../runtime/threads.ts';
 import { showValue } from '../suggest.ts';
 import type { RunSettings } from './checkpoint.ts';
 import type { TrainingInput } from './materials.ts';
@@ -79,6 +80,13 @@ export function differences(before: RunSettings, now: RunSettings): string[] {
   return Object.entries(told(now)).flatMap(([name, value]) =>
     then[name] === value ? [] : [`${name} ${String(value)} instead of ${String(then[name])}`]);
 }
+
+/** The recipe as a run records it: what was measured or decided for it is what a process that goes on with it does. */
+export const asComputed = (recipe: Recipe, microBatch: number, features: Recipe['performance']['features']): Recipe =>
+  ({ ...recipe, performance: { ...recipe.performance, microBatch, features } });
+
+/** The threads of the earlier process, where they are not what one would take anyway. */
+export const sameThreads = (before: number | undefined): number | undefined => (before === defaultThreads() ? undefined : before);
 
 /** A recipe as JSON has it. */
 export const plain = (recipe: Recipe): RunSettings['recipe'] =>

@@ -30,7 +30,7 @@ import { copiesOf, withParameters } from './model.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
 import { type ReleaseResult, type Releases, epsilonsOf, furtherParameters, largest, makeReleases, namedReleases } from './releases.ts';
 import type { ReleaseContents } from './release-folder.ts';
-import { differences, plain, requireSameModel, requireSameRecipe } from './resume.ts';
+import { asComputed, differences, plain, requireSameModel, requireSameRecipe, sameThreads } from './resume.ts';
 import { type RunFolder, createRunFolder, openRunFolder } from './run-folder.ts';
 import { software } from './software.ts';
 import type { Parameters, StepProgram } from './step.ts';
@@ -46,7 +46,7 @@ export interface PrepareOptions {
    * that was charged and does not come out the same is drawn afresh and charged again. Default false: a new run.
    */
   readonly resume?: boolean | undefined;
-  /** Hears how many rows of features are there, of how many, where a frozen part of the model is computed once. */
+  /** Hears how many rows of features are there, of how many. @see Run.features */
   readonly onFeatures?: ((rows: number, of: number) => void) | undefined;
   /** Hears of what one should know and what does not stop the run. */
   readonly onWarning?: ((text: string) => void) | undefined;
@@ -217,7 +217,7 @@ async function prepared(
   const firstGroups = plan === null ? [] : (saved?.groups(plan.groups) ?? plan.groups);
   const journal = folder && await openJournal({
     folder, plan, settings, warn, files,
-    recipe: asComputed(recipe, program, features), data: dataDigest(data), begin: { parameters, state, further, groups: firstGroups },
+    recipe: asComputed(recipe, program.microBatch, features.setting), data: dataDigest(data), begin: { parameters, state, further, groups: firstGroups },
   }).catch(async (error: unknown) => {
     await program.release();
     throw error;
@@ -384,10 +384,7 @@ export interface TrainOptions extends PrepareOptions {
 }
 
 /** A whole run, from recipe to certificate. @see prepare for its parts, and for what it throws */
-export async function train(
-  input: TrainingInput,
-  { signal, onStart, onStep, ...options }: TrainOptions = {},
-): Promise<TrainResult> {
+export async function train(input: TrainingInput, { signal, onStart, onStep, ...options }: TrainOptions = {}): Promise<TrainResult> {
   const run = await prepare(input, options);
   try {
     onStart?.(run);
@@ -397,12 +394,6 @@ export async function train(
     await run.release();
   }
 }
-
-/** The threads of the earlier process, where they are not what one would take anyway. */
-const sameThreads = (before: number | undefined): number | undefined => (before === defaultThreads() ? undefined : before);
-
-const asComputed = (recipe: Recipe, { microBatch }: StepProgram, { setting }: Features): Recipe =>
-  ({ ...recipe, performance: { ...recipe.performance, microBatch, features: setting } });
 
 const byName = (groups: Groups, thresholds: readonly number[]): Readonly<Record<string, number>> =>
   Object.fromEntries(groups.map(({ name }, k) => [name, thresholds[k] ?? NaN]));
