@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, readdirSync, renameSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { type TrainingInput, train } from '../src/index.ts';
@@ -14,6 +14,7 @@ import { report } from '../src/report/index.ts';
 import { verify } from '../src/training/verify.ts';
 import { blobs } from './support/blobs.ts';
 import { fakeEngine } from './support/fake-engine.ts';
+import { Crashed, faultyFiles } from './support/faulty-files.ts';
 import { temporaryFolder } from './support/temp.ts';
 
 const size = 20_000;
@@ -128,13 +129,17 @@ describe('a run for several ε', () => {
       // Of the other models, it has nothing but the public numbers of the plan.
       const others = lines.flatMap(({ digest, further = [] }) => [digest, ...further.map((one) => one.digest)]).filter((d) => !readFileSync(join(moved, 'ledger.jsonl'), 'utf8').includes(d));
       expect(others).toHaveLength(2);
-      expect(existsSync((await report(moved)).html)).toBe(true);
+      const page = readFileSync((await report(moved)).html, 'utf8');
+      expect(page).toMatch(/none of the other models of its run/);
+      expect(page).not.toMatch(/everything else that this run made public|undefined|NaN/);
       renameSync(moved, own);
     }
     const weights = (name: string) => [...readModel(join(output, name, 'model.onnx')).initializers.values()].map(({ data }) => [...(data as Float32Array)]);
     expect(weights('epsilon-10')).toEqual(weights('.'));
     expect(weights('epsilon-2')).not.toEqual(weights('.'));
-    expect(existsSync((await report(output)).html)).toBe(true);
+    const page = readFileSync((await report(output)).html, 'utf8');
+    expect(page).toMatch(/all 3 models and everything else that this run made public[^]*epsilon-0\.5/);
+    expect(page).not.toMatch(/undefined|NaN/);
     expect(readdirSync(join(output, 'checkpoint'))).not.toContain('secret.key');
   });
 
@@ -190,6 +195,23 @@ describe('a run for several ε', () => {
       [{ privacy: { epsilon: [1, 1], delta: 1e-4 } }, '1 twice'],
     ] as const) await expect(train(recipe(output, changes), { engine: fakeEngine })).rejects.toThrow(message);
     expect(existsSync(output)).toBe(false);
+  });
+
+  it('is charged once more and makes no model when it does not come out the same after an interruption', async () => {
+    const output = join(temporaryFolder().folder, 'run');
+    const data = { train: blobs(12) };
+    const { files } = faultyFiles();
+    let dead = false;
+    // Dies right after the charge is durable.
+    const dying: typeof files = { ...files, open: (...args) => { if (dead) throw new Crashed('dead'); return files.open(...args); },
+      syncData: async (file) => { await files.syncData(file); dead = true; } };
+    await expect(train(recipe(output, { data, performance: { threads: 1, microBatch: 4 } }), { engine: fakeEngine, files: dying })).rejects.toThrow();
+    for (const name of readdirSync(output)) if (name.startsWith('run.lock')) rmSync(join(output, name));
+    const result = await train(recipe(output, { data: { train: blobs(10) }, performance: { threads: 1, microBatch: 4 } }), { engine: fakeEngine, resume: true });
+    expect(result).toMatchObject({ steps: 0, recharged: 1, ended: 'budget' });
+    expect(result.releases).toBeUndefined();
+    expect(readdirSync(output).filter((name) => name.startsWith('epsilon-'))).toEqual([]);
+    expect((await verify(join(output, 'privacy.json'))).problems.map(({ what }) => what)).not.toContain('ε is smaller than what was spent');
   });
 
   it('takes a list of one', async () => {

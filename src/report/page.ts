@@ -31,7 +31,10 @@ ${parts.filter((part) => part !== null)}
 }
 
 function heading({ name, certificate, verification: { holds }, isFinished }: ReportedRun): Html {
-  const { valid, epsilon, delta, unit, steps, plannedSteps } = certificate;
+  const { valid, epsilon, delta, unit, steps, plannedSteps, releases, partOf } = certificate;
+  const trained = releases === null ? 'This model was trained' : `The ${releases.length} models of this run were trained`;
+  const alone = releases !== null ? ', all of them together' : partOf === null ? ''
+    : ` (this model alone; ε = ${show(partOf.epsilon)} for all ${partOf.models} models of its run together)`;
   const badge = !valid ? html`<span class="badge bad">no guarantee</span>`
     : holds ? html`<span class="badge good">guarantee holds, as far as the ledger can tell</span>`
     : html`<span class="badge bad">the certificate does not hold: see below</span>`;
@@ -41,15 +44,17 @@ function heading({ name, certificate, verification: { holds }, isFinished }: Rep
     ? html`The certificate claims ε = ${show(epsilon)} at δ = ${delta} for each ${unit}, but the check at the end of this page found that this
 cannot be relied upon.`
     : valid
-    ? html`This model was trained with differential privacy: for each ${unit} of the training data, ε = ${show(epsilon)} at δ = ${delta}.`
+    ? html`${trained} with differential privacy: for each ${unit} of the training data, ε = ${show(epsilon)} at δ = ${delta}${alone}.`
     : html`This model comes <strong>without any guarantee</strong>: ${certificate.guarantee}.`}</p>`;
 }
 
 /** Said of a certificate that holds, and of no other. */
-function promise({ epsilon, delta, unit, neighborsMeaning }: Certificate, curve: readonly CurvePoint[]): Html {
+function promise({ epsilon, delta, unit, neighborsMeaning, releases, partOf }: Certificate, curve: readonly CurvePoint[]): Html {
   const right = mostRight(curve.length > 0 ? curve : [{ epsilon, delta }]);
+  const seen = partOf !== null ? `this model, and none of the other models of its run nor the run’s own ledger,`
+    : `${releases === null ? 'the model' : `all ${releases.length} models`} and everything else that this run made public,`;
   return html`<h2>What is promised</h2>
-<p>Whoever sees the model and everything else that this run made public, and knows whatever they like besides, even all of the
+<p>Whoever sees ${seen} and knows whatever they like besides, even all of the
 other data, learns only a bounded amount more about any single ${unit} than if it had not been there. Exactly: compare ${neighborsMeaning};
 the chance of any outcome differs by at most a factor of e<sup>ε</sup> = ${show(Math.exp(epsilon))}, apart from
 an exceptional δ = ${delta}.</p>
@@ -91,15 +96,25 @@ ${shown.filter((plot) => plot !== null)}`;
 }
 
 /** Figures on the test data, and what they say about whom. */
-function results({ result }: ReportedRun): Html | null {
+function results({ result, certificate }: ReportedRun): Html | null {
   const test = result?.['test'];
   if (typeof test !== 'object' || test === null) return null;
   const { accuracy, loss, perplexity, examples } = test as Readonly<Record<string, unknown>>;
   const rows = [['Accuracy', accuracy, percent], ['Loss', loss, show], ['Perplexity', perplexity, show], ['Examples', examples, show]] as const;
   return html`<h2>How good the model is</h2>
 ${table([], rows.flatMap(([label, value, text]) => (typeof value === 'number' ? [[label, text(value)] as const] : [])))}
+${certificate.releases === null ? '' : table(['Model', 'ε of this model alone', 'Accuracy'], certificate.releases.map(({ folder, epsilon }) =>
+    [folder, show(epsilon), accuracyIn(result, folder)]))}
 <p class="note">Measured on the test data without noise: the guarantee covers the training data; test data that are private themselves are not
 protected by it.</p>`;
+}
+
+/** What a run's result has of the model in a folder of it. */
+function accuracyIn(result: ReportedRun['result'], folder: string): string {
+  const all: unknown = result?.['releases'];
+  const own: unknown = Array.isArray(all) ? all.find((one) => `epsilon-${(Object(one) as { epsilon?: unknown }).epsilon as number}` === folder) : undefined;
+  const { test } = Object(own) as { readonly test?: { readonly accuracy?: unknown } | null };
+  return typeof test?.accuracy === 'number' ? percent(test.accuracy) : '–';
 }
 
 function uncovered({ uncovered: lines }: ReportedRun): Html | null {

@@ -39,6 +39,20 @@ describe('train and evaluate', () => {
     ).toEqual(result.test);
   });
 
+  it('make a model for each of several ε, and say what each alone and all together cost', async () => {
+    const { recipe, output } = project();
+    const args = ['train', recipe, '--set', 'privacy.epsilon=[1, 8]', '--set', 'training={ fullBatch: true, steps: 1 }'];
+    const ran = await ghostgrad(args);
+    expect([ran.code, ran.err]).toEqual([0, expect.not.stringContaining('Error')]);
+    expect(ran.out).toMatch(/\(8, 0.0001\)-differential privacy[^]*ε = 1 alone +\S*epsilon-1 [^]*ε = 8 alone +\S*epsilon-8 /);
+    expect(json(await ghostgrad(['train', '--resume', output, '--json']))).toMatchObject({
+      epsilon: expect.closeTo(8, 3) as number, releases: [1, 8].map((epsilon) => ({ epsilon, runDir: join(output, `epsilon-${epsilon}`), test: { examples: 200 } })),
+    });
+    const checked = await ghostgrad(['verify', output]);
+    expect(checked.code).toBe(0);
+    expect(checked.out).toMatch(/epsilon-8 +holds, ε 8 alone\nepsilon-1 +holds, ε 1 alone/);
+  });
+
   it('train by flags alone, and by flags over a recipe', async () => {
     const { folder, csv, model, recipe, output } = project();
     const out = join(folder, 'other');
