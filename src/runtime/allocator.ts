@@ -7,6 +7,9 @@
  * again when it is freed, or the next tensor of the same size does not fit in: so small pieces are not set aside (`mxfast`,
  * `tcache_count`).
  *
+ * Where the system gives huge pages to those who ask (`madvise`), tensors lie in them (`hugetlb`): fewer page faults and
+ * fewer misses of the processor's table of pages, for a tenth of the time of a large head's step.
+ *
  * They are read when a process starts, so they belong in the environment that it is started with; the command line's
  * first line has the same. Other allocators ignore them.
  */
