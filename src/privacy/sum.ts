@@ -170,6 +170,7 @@ export function privatiseGradually(sum: ClippedSum, plan: PrivacyPlan, keys: Ste
     taken.groups[k]!.parameters.map((name) => [name, noise])));
   const released = keys.noise.use((streamOf) => taken.targets.map((target) =>
     noisedGradually(target, noiseOf.get(target.parameter)!, 1 / plan.normaliser, streamOf)));
+  for (const { values, remainder } of taken.targets) for (const each of [values, remainder]) each?.fill(0);
   return [plan, ...plan.further].map((each, k) =>
     seal({ ...taken, targets: taken.targets.map((target, i) => ({ ...target, values: released[i]![k]! })) }, each, keys));
 }

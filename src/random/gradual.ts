@@ -82,10 +82,12 @@ export function noisedGradually(
   const releases: readonly ((part: Float64Array, source: ReturnType<StreamOf>) => void)[] = isGrid
     ? noise.draws.map((draws) => (part, source) => { for (const { levels, factor } of draws) addDraws(part, levels, source, factor); })
     : noise.deviations.map((deviation) => (part, source) => { addGaussian(part, undefined, deviation, source); });
-  return releases.map((add, k) => {
+  const released = releases.map((add, k) => {
     // A stream of its own for every release: no number of a key serves twice.
     const name = k === 0 ? label : `further ${k}:${label}`;
     for (const { start, end, index } of chunksIn(values.length)) add(sums.subarray(start, end), streamOf(name, index));
     return Float32Array.from(sums, (x) => x * unit);
   });
+  sums.fill(0);
+  return released;
 }
