@@ -25,6 +25,8 @@ export interface Column<D extends ColumnType> {
    * Throws RangeError for an index that is no row, or when `into` is too small.
    */
   readonly gather: (indices: Uint32Array, into: TypedArrays[D]) => void;
+  /** All that the rows follow from beside their type and shape, where that is less than the rows themselves: bytes to be digested. */
+  readonly stored?: readonly ArrayBufferView[] | undefined;
   /** The first NaN or infinite element, if any. */
   readonly firstNonFinite: () => Cell | undefined;
 }
@@ -85,7 +87,7 @@ export function byteColumn(data: Uint8Array, shape: Shape, tables: readonly Floa
   const part = width / tables.length;
   if (!Number.isInteger(part)) throw new RangeError(`${tables.length} tables do not divide rows of ${width} elements`);
   return {
-    dtype: 'float32', size, shape,
+    dtype: 'float32', size, shape, stored: [...tables, data],
     gather: (indices, into) => gatherRows(size, width, indices, into, (row, offset) => {
       let from = row * width;
       let to = offset;

@@ -8,6 +8,8 @@ export interface SessionOptions {
   readonly profile?: string | undefined;
   /** Whether sessions compute at the same time as this one. Default false. */
   readonly concurrent?: boolean | undefined;
+  /** Whether no weight is an input: constant weights may be laid out once, for as much memory again. Default false. */
+  readonly frozen?: boolean | undefined;
 }
 
 export type Feeds = Readonly<Record<string, Tensor>>;

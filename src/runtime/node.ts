@@ -45,7 +45,8 @@ export async function programOf(given: TypedGraph): Promise<Graph> {
 
 async function compile(graph: TypedGraph, options: SessionOptions, thread: Thread): Promise<Session> {
   const bare = withBareOutputs(graph);
-  const session = await open(bare, await programOf(bare), options, thread);
+  // Of constant kernels, ONNX Runtime itself makes what `programOf` makes of others.
+  const session = await open(bare, options.frozen === true ? bare : await programOf(bare), options, thread);
   const shapes = new Map(graph.outputs.map(({ name, shape }, i) => [name, shape === bare.outputs[i]!.shape ? null : shape as Shape]));
   return {
     ...session,
@@ -64,6 +65,7 @@ async function open(graph: TypedGraph, program: Graph, options: SessionOptions, 
   try {
     await call({
       kind: 'create', model, threads: options.threads ?? defaultThreads(), profile: options.profile, unread,
+      frozen: options.frozen === true, fusesPads: options.frozen === true && !program.nodes.some(({ op }) => op === 'MaxPool'),
     }, [model.buffer]);
   } catch (cause) {
     await end();

@@ -12,16 +12,17 @@ const cannotBeRead = 'Non tensor type is temporarily not supported.';
  *
  * @param {Extract<WorkerRequest, { kind: 'create' }>} request
  */
-export async function createSession({ model, threads, profile, unread }) {
+export async function createSession({ model, threads, profile, unread, frozen, fusesPads }) {
   const session = await InferenceSession.create(model, {
     intraOpNumThreads: threads,
     // The arena and the memory pattern cost a quarter to two fifths more peak memory here, and save no time.
     enableCpuMemArena: false,
     enableMemPattern: false,
-    // One level higher convolutions with constant kernels are laid out anew, which costs more memory than it saves time.
-    graphOptimizationLevel: 'extended',
+    // One level higher convolutions with constant kernels are laid out anew, which costs more memory than it saves time
+    // but where nothing else is computed.
+    graphOptimizationLevel: frozen ? 'all' : 'extended',
     // It gives the zeros of a Pad to the MaxPool that follows, which takes its own padding for -∞: another result.
-    extra: { optimization: { disable_specified_optimizers: 'Pad_Fusion' } },
+    ...(!fusesPads && { extra: { optimization: { disable_specified_optimizers: 'Pad_Fusion' } } }),
     logSeverityLevel: 3,
     ...(profile !== undefined && { enableProfiling: true, profileFilePrefix: profile }),
   });

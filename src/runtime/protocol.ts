@@ -12,6 +12,9 @@ export type WorkerRequest =
     readonly kind: 'create'; readonly model: Uint8Array; readonly threads: number; readonly profile: string | undefined;
     /** An output of the model that cannot be read. */
     readonly unread: string;
+    readonly frozen: boolean;
+    /** Whether pads may become those of what follows. */
+    readonly fusesPads: boolean;
   }
   | {
     readonly kind: 'run'; readonly feeds: readonly [string, WireTensor][];

@@ -135,9 +135,9 @@ export function batchSource(dataset: Dataset, indices: Uint32Array): BatchSource
   };
 }
 
-/** Inputs of some rows, padded with zeros to `rows` rows. */
-export const inputsOf = ({ features }: Dataset, indices: Uint32Array, rows: number): Feeds =>
-  Object.fromEntries([...features].map(([name, column]) => [name, gatherColumn(column, indices, rows)]));
+/** Inputs of some rows, padded with zeros to `rows` rows; in the memory of `spare` where that fits. */
+export const inputsOf = ({ features }: Dataset, indices: Uint32Array, rows: number, spare: Feeds = {}): Feeds =>
+  Object.fromEntries([...features].map(([name, column]) => [name, gatherColumn(column, indices, rows, spare[name])]));
 
 /** Inputs and labels of some rows, padded with zeros to `rows` rows; in the memory of `spare` where that fits. */
 export function feedsOf(dataset: Dataset, indices: Uint32Array, rows: number, spare: Feeds = {}): Feeds {

@@ -7,6 +7,9 @@ import { allocate, sizeOf } from '../tensor/tensor.ts';
 /** About so many numbers are read at once. */
 const chunk = 1 << 18;
 
+/** A hash takes less than 2 GiB at once. */
+const mostBytes = 2 ** 30;
+
 /** Digests of data sets, none of which is read twice for it. */
 const known = new WeakMap<Dataset, string>();
 
@@ -21,6 +24,12 @@ function digestOf({ size, features, labels }: Dataset): string {
   const hash = createHash('sha256');
   for (const [name, column] of [...features, ['', labels] as const]) {
     hash.update(JSON.stringify([name, column.dtype, column.shape, size]));
+    if (column.stored !== undefined) {
+      for (const { buffer, byteOffset, byteLength } of column.stored) {
+        for (let at = 0; at < byteLength; at += mostBytes) hash.update(new Uint8Array(buffer, byteOffset + at, Math.min(mostBytes, byteLength - at)));
+      }
+      continue;
+    }
     const width = sizeOf(column.shape);
     const rows = Math.max(1, Math.floor(chunk / Math.max(1, width)));
     const into = allocate<ColumnType>(column.dtype, rows * width);

@@ -2,7 +2,7 @@ import { rowsFrom } from '../data/dataset.ts';
 import type { Dataset } from '../data/index.ts';
 import { prune } from '../graph/prune.ts';
 import type { TypedGraph } from '../graph/ir.ts';
-import type { Engine, Outputs, RunResult } from '../runtime/engine.ts';
+import type { Engine, Feeds, Outputs, RunResult } from '../runtime/engine.ts';
 import { type Task, atBatchSize } from './compile.ts';
 import { bytesPerElement, sizeOf } from '../tensor/tensor.ts';
 import { inputsOf } from './examples.ts';
@@ -36,16 +36,18 @@ export async function* forwardChunks(
 ): AsyncGenerator<Chunk, void, undefined> {
   if (start >= data.size) return;
   const graph = prune(atBatchSize(task, batch, like).typed, values);
-  const session = await engine.compile(graph, { threads });
+  const session = await engine.compile(graph, { threads, frozen: true });
   let running: Promise<RunResult> | undefined;
   try {
-    const feedsAt = (row: number) => inputsOf(data, rowsFrom(row, Math.min(batch, data.size - row)), batch);
+    const feedsAt = (row: number, read?: Feeds): Feeds => inputsOf(data, rowsFrom(row, Math.min(batch, data.size - row)), batch, read);
     let spare: Outputs | undefined;
+    let read: Feeds | undefined;
     running = session.run(feedsAt(start));
     for (let row = start; running !== undefined; row += batch) {
       const next = row + batch;
-      const feeds = next < data.size ? feedsAt(next) : undefined;
-      const { outputs }: RunResult = await running;
+      const feeds = next < data.size ? feedsAt(next, read) : undefined;
+      const { outputs, feeds: behind }: RunResult = await running;
+      read = behind;
       running = feeds && session.run(feeds, spare);
       yield { start: row, count: Math.min(batch, data.size - row), outputs };
       spare = outputs;
