@@ -5,7 +5,7 @@ import { hasFixedSize } from '../privacy/index.ts';
 import { leastMicroBatch } from '../privacy/lattice.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
-import { type Tensor, type TensorType, bytesPerElement, sizeOf, zeros } from '../tensor/tensor.ts';
+import { type Tensor, type TensorType, bytesPerElement, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
 import { type Analysis, atBatchSize } from './compile.ts';
 import { copiesOf } from './model.ts';
 import { fitsBudget } from './planner.ts';
@@ -247,7 +247,7 @@ export function syntheticBatch({ task }: Pick<Analysis, 'task'>, size: number, r
   };
 }
 
-const copyOf = (t: Tensor): Tensor => ({ ...t, data: t.data.slice() } as Tensor);
+const copyOf = (t: Tensor): Tensor => tensor(t.dtype, t.shape, t.data.slice());
 
 function patterned(t: Tensor): Tensor {
   if (t.dtype === 'float32') for (let i = 0; i < t.data.length; i++) (t.data as Float32Array)[i] = ((i * 37) % 101) / 50 - 1;
