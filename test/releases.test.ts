@@ -178,6 +178,19 @@ describe('a run for several ε', () => {
     expect(await problems()).toMatch('a model of the run is not as the run says');
   });
 
+  it('trains a head on a frozen model for each', async () => {
+    const output = join(temporaryFolder().folder, 'run');
+    const model = buildModel({ name: 'mlp', input: 4, hidden: [8], classes: 2 }, { seed: 1 });
+    const { releases } = await train(recipe(output, { model, trainable: 'head' }));
+    const weights = (name: string) => new Map([...readModel(join(output, name, 'model.onnx')).initializers].map(([key, { data }]) => [key, [...(data as Float32Array)]]));
+    const [ten, half] = [weights('epsilon-10'), weights('epsilon-0.5')];
+    const moved = [...ten].filter(([name, values]) => values.some((x, i) => x !== half.get(name)![i])).map(([name]) => name);
+    expect(moved).toEqual(['classifier.weight', 'classifier.bias']);
+    expect(ten).toEqual(weights('.'));
+    expect(releases?.[1]?.test?.accuracy).toBeGreaterThan(0.7);
+    expect((await verify(join(output, 'privacy.json'))).problems).toEqual([]);
+  });
+
   it('is void with a seed, for every model', async () => {
     const output = join(temporaryFolder().folder, 'run');
     await train(recipe(output, { data: { train: blobs(12) }, training: { fullBatch: true, steps: 1, seed: 1 } }), { engine: fakeEngine });
