@@ -62,8 +62,8 @@ describe('examples:data', () => {
     const texts = readFileSync(join(folder, 'e2e-test.txt'), 'utf8').trimEnd().split('\n');
     const [inFolder, [first = '']] = [{ path: join(folder, 'head.txt'), tokenizer: join(folder, 'stories260k.tokenizer.json') }, texts];
     writeFileSync(inFolder.path, texts.slice(0, 3).join('\n'));
-    const { labels, size } = await loadData({ ...spec, ...inFolder } as DataSpec);
-    const row = new BigInt64Array(labels.shape[0]!);
+    const { labels, size } = await loadData({ ...spec, ...inFolder });
+    const row = new BigInt64Array(labels.shape[0]);
     (labels as { gather(indices: Uint32Array, into: BigInt64Array): void }).gather(Uint32Array.of(0), row);
     const { decode, plain, special } = await readTokenizer(inFolder.tokenizer);
     const at = first.indexOf('||') + 2;
