@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type DataSpec, loadData, readTokenizer } from '../src/data/index.ts';
+import { loadData, readTokenizer } from '../src/data/index.ts';
 import { readModel } from '../src/graph/file.ts';
 import { readRecipeFile } from '../src/training/recipe-file.ts';
 import { resolveRecipe } from '../src/training/recipe.ts';
