@@ -86,5 +86,23 @@ describe('strips', () => {
     await refused({ imageSize: [2, 2] }, /images of another size[^]*rows of 2 pixels[^]*rows of 4/);
     await refused({ labels: 'a.png' }, /not a list of labels/);
     await refused({ strips: 'labels.json' }, /cannot be read/);
+    await refused({ crop: 2 }, /smaller than their crop[^]*1 × 2 pixels[^]*at least 2/);
+  });
+
+  it('are cut to the middle of each image, in colour or grey', async () => {
+    const { folder, write } = temporaryFolder();
+    // Two images of 3 × 4 pixels, whose red counts pixels of the strip.
+    const levels = Array.from({ length: 24 }, (_, i) => 10 * i);
+    write('a.png', await png(levels.flatMap((v) => [v, 0, 0]), 12, 2));
+    write('grey.png', await png(levels.flatMap(grey), 12, 2));
+    write('labels.json', '[0, 1]');
+    const load = (spec: object) =>
+      loadData({ strips: 'a.png', labels: 'labels.json', imageSize: [3, 4], normalize: 'none', ...spec } as never, { base: folder });
+    const cut = await load({ crop: 2 });
+    expect(cut.features.get('input')!.shape).toEqual([3, 2, 2]);
+    expect(image(cut, 1)).toEqual([...[13, 14, 17, 18].map((i) => 10 * i), ...Array<number>(8).fill(0)]);
+    const square = await load({ strips: 'grey.png', crop: 'center', channels: 1 });
+    expect(square.features.get('input')!.shape).toEqual([1, 3, 3]);
+    expect(image(square, 0)).toEqual([0, 1, 2, 4, 5, 6, 8, 9, 10].map((i) => 10 * i));
   });
 });

@@ -45,12 +45,15 @@ const sequenceSchema = z.strictObject({
   bos: text.optional(), eos: text.optional(), delimiter: text.optional(), quotes: z.boolean().optional(), size: common.size,
 });
 const pixelCount = z.number().int().positive();
+const window = {
+  crop: z.union([z.literal('center'), pixelCount]).optional(), channels: z.union([z.literal(1), z.literal(3)]).optional(),
+};
 const photoSchema = z.strictObject({
   path: text, labelFrom: z.literal('folder'), classes, resize: z.union([pixelCount, z.tuple([pixelCount, pixelCount])]).optional(),
-  crop: z.union([z.literal('center'), pixelCount]).optional(), channels: z.union([z.literal(1), z.literal(3)]).optional(), ...common,
+  ...window, ...common,
 });
 const stripSchema = z.strictObject({
-  strips: z.union([text, z.array(text).min(1)]), labels: text, imageSize: z.tuple([pixelCount, pixelCount]), ...common,
+  strips: z.union([text, z.array(text).min(1)]), labels: text, imageSize: z.tuple([pixelCount, pixelCount]), ...window, ...common,
 });
 const safetensorsSchema = z.strictObject({
   path: text, features: text.optional(), label: text.optional(), stream: z.boolean().optional(), ...common,
@@ -86,7 +89,7 @@ type Mapping = Readonly<Record<string, unknown>>;
  * - `{ path: 'reviews.tsv', text: 'sentence', target: 'next-token', tokenizer: 'tokenizer.json', maxLength: 64 }` for a language
  *   model, or with `prompt` and `completion` in place of `text` and `target`, or a `.txt` file with a text a line
  * - `{ path: 'photos', labelFrom: 'folder', resize: 256, crop: 'center', normalize: 'imagenet' }`, a folder for each class
- * - `{ strips: ['a.png', 'b.png'], labels: 'labels.json', imageSize: [32, 32] }`, an image in each row of pixels
+ * - `{ strips: ['a.png', 'b.png'], labels: 'labels.json', imageSize: [32, 32], crop: 28, channels: 1 }`, an image in each row of pixels
  * - `features.safetensors`, `{ path: 'features.safetensors', features: 'x', label: 'y' }`
  * - `{ path: 'folder', split: 'train' }` in MNIST's layout, `{ images: 'a.gz', labels: 'b.gz' }` (IDX)
  *
