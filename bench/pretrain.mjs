@@ -45,16 +45,16 @@ const models = {
   wrn: {
     builder: { name: 'wrn-16-4-gn', channels: 1, size: 28, depth: 10, widening: 1, groups: 4 },
     features: 'pool.flatten.output',
-    pretraining: { batchSize: 128, epochs: 0.5, optimizer: sgd(0.1), schedule: 'cosine' },
-    batchSize: 256, steps: 60,
+    pretraining: { batchSize: 128, steps: 150, optimizer: sgd(0.1), schedule: 'cosine' },
+    batchSize: 256, steps: 40,
     optimizers: { all: sgd(0.2), scratch: sgd(0.2), head: sgd(1) },
   },
   vit: {
-    builder: { name: 'vit-tiny', channels: 1, size: 28, patch: 7, width: 64, depth: 2, heads: 4 },
+    builder: { name: 'vit-tiny', channels: 1, size: 28, patch: 7, width: 32, depth: 2, heads: 4, ratio: 2 },
     features: 'norm.output',
-    pretraining: { batchSize: 128, epochs: 2, optimizer: adam(2e-3), schedule: 'cosine' },
-    batchSize: 512, steps: 117,
-    optimizers: { all: adam(1e-3), scratch: adam(1e-3), head: adam(1e-2) },
+    pretraining: { batchSize: 128, steps: 300, optimizer: adam(3e-3), schedule: 'cosine' },
+    batchSize: 512, steps: 60,
+    optimizers: { all: adam(2e-3), scratch: adam(2e-3), head: adam(1e-2) },
   },
 };
 

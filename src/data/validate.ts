@@ -28,7 +28,8 @@ export function validateDataset(dataset: Dataset, { inputShape, classes, ignored
   if (classes !== undefined) requireClasses(dataset, classes, ignored);
 }
 
-function requireShape(
+/** @throws GhostgradError where a feature's examples have another shape than the model declares */
+export function requireShape(
   { name }: Dataset, feature: string, { shape }: AnyColumn, expected: readonly (number | string | null)[],
 ): void {
   const fits = expected.every((n, axis) => typeof n !== 'number' || n === shape[axis]);

@@ -37,8 +37,20 @@ describe('a head', () => {
   });
 
   it('is refused where there is none of its name, no feature, or one already', () => {
-    expect(() => withHead(model, { classes: 2, output: 'nowhere' }, [3])).toThrow(/no such output[^]*"nowhere"/);
+    const before = model.nodes.at(-1)!.inputs[0]!;
+    const says = (output: string) => () => withHead(model, { classes: 2, output }, [3]);
+    expect(says(before.replace('t', ''))).toThrow(new RegExp(`no such value[^]*head.output[^]*did you mean "${before}"`));
+    expect(says('nowhere')).toThrow(new RegExp(`"nowhere"[^]*head.output: ${before} puts it in place of the last layer`));
     expect(() => withHead(model, { classes: 2 }, [])).toThrow('a head needs features');
-    expect(() => withHead(withHead(model, { classes: 2 }, [10]), { classes: 2 }, [2])).toThrow('has a head already');
+    const headed = withHead(model, { classes: 2, output: before }, [32]);
+    expect(() => withHead(headed, { classes: 2 }, [2])).toThrow(new RegExp(`has a head already[^]*head.output: ${before} `));
+  });
+
+  it('takes the place of an earlier one', () => {
+    const before = model.nodes.at(-1)!.inputs[0]!;
+    const headed = withHead(model, { classes: 2, output: before, init: 'usual' }, [32], 1);
+    const again = withHead(headed, { classes: 7, output: before }, [32], 1);
+    expect(again.initializers.get('head.weight')!.shape).toEqual([7, 32]);
+    expect(again.nodes).toHaveLength(headed.nodes.length);
   });
 });

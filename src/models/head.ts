@@ -3,8 +3,10 @@ import { type Graph, type Node, int, showShape } from '../graph/ir.ts';
 import { uniqueNames } from '../graph/order.ts';
 import { prune } from '../graph/prune.ts';
 import { type InitialDraws, initialDraws } from '../random/initial.ts';
+import { nearest } from '../suggest.ts';
 import { type FloatTensor, type Shape, sizeOf } from '../tensor/tensor.ts';
 import { filled, normal, zero } from './initialisers.ts';
+import { lastLayer } from './last-layer.ts';
 
 /** How a head's weight is drawn: zeros, N(0, scale²), or U(±1/√features) as linear layers usually are. */
 export const headInits = ['zero', 'near-zero', 'usual'] as const;
@@ -56,7 +58,10 @@ export function withHead(
   ]);
   const taken = headParameters.find((parameter) => unique(parameter) !== parameter);
   if (taken !== undefined) {
-    throw new GhostgradError({ what: 'the model has a head already', where: 'head', found: `"${taken}"`, expected: 'a model without', fix: 'name the value before it: head.output' });
+    throw new GhostgradError({
+      what: 'the model has a head already', where: 'head', found: `"${taken}"`, expected: 'a value in front of it, to put another in its place',
+      fix: behindLastLayer(body) ?? 'name the value before it: head.output',
+    });
   }
   const [weight, shift] = headParameters;
   const [flat, logits] = [unique('head.features'), unique('logits')];
@@ -93,5 +98,19 @@ export function bodyOf(model: Graph, output: string | undefined, where = 'head.o
       expected: 'one of them', fix: `e.g. output: ${only?.name ?? ''}`,
     });
   }
+  const values = [...model.inputs.map((input) => input.name), ...model.nodes.flatMap((node) => node.outputs)];
+  if (!values.includes(name)) {
+    const meant = nearest(name, values);
+    throw new GhostgradError({
+      what: 'the model has no such value', where: 'head.output', found: `"${name}"`, expected: 'the name of a value in the model',
+      fix: meant === undefined ? behindLastLayer(model) : `did you mean "${meant}"?`,
+    });
+  }
   return prune(model, [name]);
+}
+
+/** How to put a head in place of a model's own last layer, where that can be told. */
+export function behindLastLayer(model: Graph): string | undefined {
+  const last = lastLayer(model);
+  return last && `head.output: ${last.features} puts it in place of the last layer (${last.parameters.join(', ')})`;
 }

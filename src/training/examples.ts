@@ -4,6 +4,7 @@ import {
   type Dataset,
   batchOf,
   datasetOf,
+  requireShape,
   validateDataset,
   withLabels,
 } from '../data/index.ts';
@@ -45,6 +46,15 @@ export function taskFor(
 export interface GivenShapes {
   readonly bindings?: ShapeBindings | undefined;
   readonly where?: string;
+}
+
+/** @throws GhostgradError where the data has another shape than the model declares, before anything is read */
+export function requireShapes(task: Pick<Task, 'model' | 'loss'>, dataset: Dataset): void {
+  const columns = inputColumns(task.model, dataset, task.loss);
+  for (const { name, shape } of task.model.inputs) {
+    const column = columns.get(name);
+    if (shape !== null && column !== undefined) requireShape(dataset, name, column, shape.slice(1));
+  }
 }
 
 /**

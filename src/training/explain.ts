@@ -3,6 +3,7 @@ import type { LayerRule, Mode } from '../clipping/plan.ts';
 import type { StepLayer } from '../clipping/step-graph.ts';
 import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
+import { type LastLayer, lastLayer } from '../models/last-layer.ts';
 import { sameBatch } from '../ops/batch.ts';
 import { type TensorType, isFloat, sizeOf } from '../tensor/tensor.ts';
 import { defaultThreads } from '../runtime/threads.ts';
@@ -50,6 +51,8 @@ export interface Explanation {
   readonly parameters: { readonly total: number; readonly trainable: number };
   /** What the loss is, and what it is taken of; chosen to fit the output where not given. */
   readonly loss: { readonly name: LossName; readonly output: string };
+  /** The layer in front of the output, in place of which a head may be put; null where it cannot be told. */
+  readonly lastLayer: LastLayer | null;
   readonly layers: readonly ExplainedLayer[];
   readonly plan: {
     readonly mode: Mode;
@@ -101,7 +104,7 @@ export function explain(options: ExplainOptions): Explanation {
   const loss = options.loss ?? likelyLoss(model, seen.typed.types.get(output));
   const facts = {
     parameters: { total: sizeOfParameters(options.model), trainable: 0 },
-    loss: { name: loss, output }, layers: [],
+    loss: { name: loss, output }, lastLayer: lastLayer(model) ?? null, layers: [],
     plan: {
       mode, layersBy: 'time' as const, batchSize, liveBytes: 0, extraFlopShare: 0,
       optimizeFor: options.optimizeFor ?? null, reason: 'nothing is planned', candidates: [],

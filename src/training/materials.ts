@@ -3,11 +3,11 @@ import { GhostgradError } from '../errors.ts';
 import type { Graph } from '../graph/ir.ts';
 import { specialise } from '../graph/specialise.ts';
 import { withGroupNorm } from '../models/batchnorm.ts';
-import { bodyOf, headParameters, withHead } from '../models/head.ts';
+import { behindLastLayer, bodyOf, headParameters, withHead } from '../models/head.ts';
 import { type SavedAdapters, adaptableWeights, mergedLora, savedAdapters, withLora } from '../models/lora.ts';
 import { semantics } from '../ops/table.ts';
-import { taskFor } from './examples.ts';
-import { loadModel, prepareModel } from './model.ts';
+import { requireShapes, taskFor } from './examples.ts';
+import { loadModel, prepareModel, recordedLoss } from './model.ts';
 import type { ModelReference, Recipe, RecipeInput } from './recipe.ts';
 import { namesOf, trainableOf, trainedNames } from './trainable.ts';
 
@@ -91,14 +91,23 @@ function headOn(
   { model, output }: Materials['source'], data: Dataset, { head, shapes }: Recipe, initial: number | string,
 ): Graph {
   const options = { ...head!, output: head!.output ?? output };
+  if (options.output === undefined && recordedLoss(model) !== undefined) throw notFeatures(model);
   const body = bodyOf(model, options.output);
   const rows = 2;
   // A loss by name of an output asks nothing else of the model than its value.
   const task = taskFor({ model: body, loss: `output:${body.outputs[0]!.name}` }, data, { bindings: shapes, where: 'shapes' });
+  requireShapes(task, data);
   const sizes = Object.fromEntries(Object.entries(task.exampleShapes ?? {}).map(([name, shape]) => [name, [rows, ...shape]]));
   const [{ shape } = { shape: null }] = specialise(task.model, sizes, semantics).outputs;
   return withHead(model, options, (shape ?? []).slice(1) as readonly number[], initial);
 }
+
+/** A head on predictions would be trained without complaint, and see of the features what the old classes let through. */
+const notFeatures = (model: Graph): GhostgradError => new GhostgradError({
+  what: 'the output of the model is what it was trained to predict', where: 'head.output',
+  found: `"${model.outputs.map(({ name }) => name).join(', ')}", of the loss ${recordedLoss(model)}`, expected: 'the name of a value in front of it',
+  fix: behindLastLayer(model) ?? 'name the value that the head is to be put on',
+});
 
 /** The recipe as it is recorded: what is in memory goes by its name. What else it holds is not looked at. */
 export function recordedAs({ model, data, ...rest }: TrainingInput): unknown {

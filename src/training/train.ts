@@ -27,6 +27,7 @@ import { measuresOf } from './private-metrics.ts';
 import { type PublicMetrics, type UncoveredMetrics, summaryOf } from './metrics.ts';
 import { stepFor } from './micro-batch.ts';
 import { copiesOf, withParameters } from './model.ts';
+import { originOf } from './origin.ts';
 import { type Recipe, resolveRecipe } from './recipe.ts';
 import { type ReleaseResult, type Releases, epsilonsOf, furtherParameters, largest, makeReleases, namedReleases } from './releases.ts';
 import type { ReleaseContents } from './release-folder.ts';
@@ -163,6 +164,7 @@ async function prepared(
     bindings: recipe.shapes,
     where: 'shapes',
   });
+  const { metadata: before, ...origin } = originOf(recipe.model, source.model);
   const data = fittedTo(task, trainingSet);
   if (testSet !== undefined) fittedTo(task, testSet);
   const analysis = analyse(task);
@@ -293,6 +295,7 @@ async function prepared(
       finalGroups: gradients.groups,
       summationRounding: summationRounding(program.layers, { batchSize, microBatch: program.microBatch }),
       software: software(),
+      ...origin,
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),
       ...options,
     });
@@ -305,7 +308,7 @@ async function prepared(
   const currentCertificate = (): Certificate | null => plan && certify(plan, { releases: namedReleases(currentReleases()!) });
 
   const trained = (values: Parameters, guarantee = 'none: trained without privacy'): Graph =>
-    withParameters(source.model, values, { 'ghostgrad.loss': recipe.loss, 'ghostgrad.privacy': guarantee });
+    withParameters(source.model, values, { ...before, 'ghostgrad.loss': recipe.loss, 'ghostgrad.privacy': guarantee });
   const contentsOf = (values: Parameters, guarantee?: string): Pick<ReleaseContents, 'model' | 'adapters'> => {
     const graph = trained(values, guarantee);
     return { model: exported(graph), adapters: adapters?.(graph) };

@@ -51,6 +51,12 @@ describe('what is trained', () => {
     expect(() => trainableOf(model, 'bias', { freeze: ['all'] })).toThrow('everything is frozen');
   });
 
+  it('is of what the output needs', () => {
+    const model = buildModel({ name: 'mlp', input: [3], hidden: [4], classes: 2 }, { seed: 1 });
+    const [hidden] = model.nodes.filter(({ op }) => op === 'Gemm');
+    expect(trainableOf(model, 'bias', { output: hidden!.outputs[0] })).toEqual(['hidden.0.bias']);
+  });
+
   it('must be something', () => {
     const model = { ...buildModel('mlp', {}), nodes: [] };
     expect(() => trainableOf(model, 'bias')).toThrow('no biases');

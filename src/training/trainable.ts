@@ -1,6 +1,8 @@
 import { GhostgradError } from '../errors.ts';
 import type { Graph, Node } from '../graph/ir.ts';
+import { prune } from '../graph/prune.ts';
 import { headParameters } from '../models/head.ts';
+import { isParameter, lastLayer } from '../models/last-layer.ts';
 import { entryOf, hasOperator } from '../ops/table.ts';
 import { matching } from '../suggest.ts';
 import { trainableParameters } from './compile.ts';
@@ -83,10 +85,11 @@ function ofWord(model: Graph, word: Word, where: string, { output, hasHead = fal
   const own = hasHead ? headParameters : [];
   // Who freezes biases does not mean the head's.
   const beside = where === 'trainable' ? own : [];
+  const part = output === undefined ? model : prune(model, [output]);
   const found = {
-    head: () => (own.length > 0 ? own : lastLayer(model, output)),
-    bias: () => [...biasesOf(model), ...beside],
-    norm: () => [...normParameters(model, (name) => isParameter(model, name)), ...beside],
+    head: () => (own.length > 0 ? own : lastLayer(part)?.parameters ?? []),
+    bias: () => [...biasesOf(part), ...beside],
+    norm: () => [...normParameters(part, (name) => isParameter(part, name)), ...beside],
   }[word]();
   if (found.length > 0) return [...new Set(found)];
   throw new GhostgradError({
@@ -95,29 +98,10 @@ function ofWord(model: Graph, word: Word, where: string, { output, hasHead = fal
   });
 }
 
-const isParameter = ({ initializers, literals }: Graph, name: string): boolean =>
-  initializers.get(name)?.dtype === 'float32' && literals?.has(name) !== true;
-
 const biasPlaces = (node: Node): readonly number[] => (hasOperator(node) ? entryOf(node).biases ?? [] : []);
 
 function biasesOf(model: Graph): readonly string[] {
   const isByChannel = (name: string): boolean => model.initializers.get(name)!.shape.filter((n) => n !== 1).length <= 1;
   return model.nodes.flatMap((node) => biasPlaces(node).map((i) => node.inputs[i] ?? ''))
     .filter((name) => isParameter(model, name) && isByChannel(name));
-}
-
-/** Parameters on the way back from the output, as long as it does not fork, up to the node that holds a matrix. */
-function lastLayer(model: Graph, output = model.outputs[0]?.name): readonly string[] {
-  const makers = new Map(model.nodes.flatMap((node) => node.outputs.map((o) => [o, node] as const)));
-  const found: string[] = [];
-  for (let at = output; at !== undefined;) {
-    const node = makers.get(at);
-    if (node === undefined) return [];
-    const own = node.inputs.filter((name) => isParameter(model, name));
-    found.push(...own);
-    if (own.some((name) => model.initializers.get(name)!.shape.length >= 2)) return found;
-    const [next, ...others] = node.inputs.filter((name) => makers.has(name));
-    at = others.length === 0 ? next : undefined;
-  }
-  return [];
 }

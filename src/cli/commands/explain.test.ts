@@ -35,6 +35,16 @@ describe('explain', () => {
     expect((await ghostgrad(['explain', '{name: mlp, hidden: [7]}'])).out).toMatch(/hidden\.0\.weight +1 +784 +7/);
   });
 
+  it('tells the last layer, what a head would be put on, and what training it or the biases alone takes', async () => {
+    const model = '{name: wrn-16-4-gn, depth: 10, widening: 1, size: 8, groups: 4}';
+    expect((await ghostgrad(['explain', model])).out).toMatch(/last layer +fc\.weight, fc\.bias, on the value pool\.flatten\.output/);
+    const of = async (trainable: string) => json(await ghostgrad(['explain', model, '--trainable', trainable, '--json']));
+    expect(await of('head')).toMatchObject({
+      parameters: { trainable: 650 }, lastLayer: { parameters: ['fc.weight', 'fc.bias'], features: 'pool.flatten.output' },
+    });
+    expect((await of('bias') as { layers: { parameter: string }[] }).layers.every(({ parameter }) => parameter.endsWith('.bias'))).toBe(true);
+  });
+
   it('takes shapes, patterns and losses', async () => {
     const { folder } = temporaryFolder();
     const open: Graph = {

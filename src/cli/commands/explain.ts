@@ -97,7 +97,7 @@ function describe(explanation: Explanation, colours: Colours): string {
 }
 
 function summary(explanation: Explanation, { green, red, yellow }: Colours): string {
-  const { parameters, loss, layers, plan, unsupported, batchIndependent, batchMoves, violations } = explanation;
+  const { parameters, loss, lastLayer, layers, plan, unsupported, batchIndependent, batchMoves, violations } = explanation;
   const isJudged = unsupported.length === 0 || batchIndependent || violations.length > 0;
   const planned = <T>(fact: T): T | undefined => (layers.length === 0 ? undefined : fact);
   const places = batchMoves.map(({ node, axis, before, after }) => {
@@ -107,6 +107,7 @@ function summary(explanation: Explanation, { green, red, yellow }: Colours): str
   return facts({
     'parameters': `${parameters.total}${planned(`, of which ${parameters.trainable} are trained`) ?? ''}`,
     'loss': loss.name.startsWith('output:') ? loss.name : `${loss.name} of ${loss.output}`,
+    'last layer': lastLayer === null ? undefined : `${lastLayer.parameters.join(', ')}, on the value ${lastLayer.features}`,
     'examples mix': batchIndependent ? green('no: proved') : isJudged ? red('yes') : yellow('not known'),
     'batch axis': batchIndependent ? shorten(['axis 0 of every input', ...places]) : undefined,
     'mode': plan.mode,
