@@ -26,10 +26,10 @@ export function lastLayer(model: Graph, output = model.outputs[0]?.name): LastLa
     if (node === undefined) return undefined;
     const own = node.inputs.filter((name) => isParameter(model, name));
     parameters.push(...own);
-    const values = node.inputs.filter((name) => makers.has(name) || given.has(name));
-    const [next, ...others] = values;
+    const [next, ...others] = node.inputs.filter((name) => makers.has(name));
     if (own.some((name) => model.initializers.get(name)!.shape.length >= 2)) {
-      return next === undefined ? undefined : { parameters, features: next };
+      const features = next ?? node.inputs.find((name) => given.has(name));
+      return features === undefined ? undefined : { parameters, features };
     }
     at = others.length === 0 ? next : undefined;
   }
