@@ -1,6 +1,7 @@
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { datasetFromTensors } from '../src/data/index.ts';
 import { writeModel } from '../src/graph/file.ts';
 import { buildModel } from '../src/models/index.ts';
@@ -12,7 +13,6 @@ import { openModel } from '../src/training/model.ts';
 import { train } from '../src/training/train.ts';
 import { verify } from '../src/training/verify.ts';
 import { testRandom } from './support/random-network.ts';
-import { temporaryFolder } from './support/temp.ts';
 
 const random = testRandom(5);
 const size = 8;
@@ -35,7 +35,9 @@ const builders = {
   },
 } as const;
 
-const { folder } = temporaryFolder();
+/** The runs of all tests, which begin with what earlier ones trained. */
+const folder = mkdtempSync(join(tmpdir(), 'ghostgrad-test-'));
+afterAll(() => { rmSync(folder, { recursive: true, force: true }); });
 const modelIn = (run: string) => join(folder, run, 'model.onnx') as `${string}.onnx`;
 
 /** Private training of what was pre-trained. */
@@ -54,7 +56,7 @@ beforeAll(async () => {
       training: { batchSize: 50, steps: 40, seed: 1, optimizer: { name: 'adam', learningRate: 0.01 } },
     });
   }
-}, 60_000);
+}, 300_000);
 
 describe.each(Object.keys(builders) as (keyof typeof builders)[])('a %s that was pre-trained without privacy', (kind) => {
   it('is fine-tuned in all layers, to the same model by book-keeping and by mixed ghost norms', async () => {
