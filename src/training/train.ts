@@ -294,8 +294,7 @@ async function prepared(
       style,
       finalGroups: gradients.groups,
       summationRounding: summationRounding(program.layers, { batchSize, microBatch: program.microBatch }),
-      software: software(),
-      ...origin,
+      software: software(), ...origin,
       ...(ledger !== undefined && { ledger: { lines: ledger.length, head: ledger.head } }),
       ...options,
     });
