@@ -288,8 +288,7 @@ async function prepared(
   const certify = (of: PrivacyPlan, options: Partial<CertificateOptions> = {}): Certificate =>
     certificate({
       plan: of,
-      steps: state.step,
-      recharged: recharged(),
+      steps: state.step, recharged: recharged(),
       clipFunction: clipFunctionText(recipe.clipping.function),
       style,
       finalGroups: gradients.groups,
