@@ -69,7 +69,7 @@ describe.each(Object.keys(builders) as (keyof typeof builders)[])('a %s that was
       tuned.push(openModel(modelIn(run)));
     }
     const [before, one, other] = [openModel(modelIn(kind)), ...tuned];
-    const changed = [...one!.initializers].filter(([name, t]) => before!.initializers.get(name)?.data.join() !== t.data.join());
+    const changed = [...one!.initializers].filter(([name, t]) => before.initializers.get(name)?.data.join() !== t.data.join());
     const trained = [...one!.initializers.keys()].filter((name) => one!.literals?.has(name) !== true);
     expect(changed.map(([name]) => name).sort()).toEqual(trained.sort());
     for (const name of trained) {
