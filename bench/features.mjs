@@ -76,6 +76,7 @@ export const sets = {
   'sms': (prefix) => parted('sms', embedded(prefix, 'train'), embedded(prefix, 'test')),
   'adult': async (prefix) => parted('adult', await table(`${prefix}-train.csv`), await table(`${prefix}-test.csv`)),
   'cifar10': (prefix) => firstRows(prefix, splits.cifar10),
+  'cifar10-all': (prefix) => firstRows(prefix, splits['cifar10-all']),
   // Fewer rows, as a study's grid is large.
   'cifar10-small': (prefix) => firstRows(prefix, splits['cifar10-small']),
 };

@@ -18,21 +18,24 @@ export interface LambOptions extends NoiseCorrectionOptions {
   readonly weightDecay?: number;
   /** Whether the moments are corrected for having begun at 0; default true. */
   readonly biasCorrection?: boolean;
+  /** The length that weights count with at least; default 0. Makes heads learn that begin near zero, and their biases no faster. */
+  readonly leastNorm?: number;
 }
 
 const lambFields = {
   learningRate: positive(1e-3), beta1: decay(0.9), beta2: decay(0.999), epsilon: positive(1e-6), weightDecay: nonNegative(0),
-  biasCorrection: flag(true), ...noiseFields,
+  biasCorrection: flag(true), leastNorm: nonNegative(0), ...noiseFields,
 };
 
 /**
  * LAMB: Adam's direction u = m̂/(√v̂ + ε) + λw, its length brought to that of the weights: w ← w − η·‖w‖/‖u‖·u, for each
  * parameter by itself, and w ← w − η·u where ‖w‖ or ‖u‖ is 0 (You et al., ICLR 2020, algorithm 2, φ the identity). Weights
- * drawn near zero take small steps at first; zero ones take Adam's. `noiseCorrection` is that of {@link adam}.
+ * drawn near zero take small steps at first; zero ones take Adam's. With `leastNorm`, φ(‖w‖) = max(‖w‖, leastNorm) takes the
+ * place of ‖w‖ (ibid., §3, φ bounded from below), for zero weights too. `noiseCorrection` is that of {@link adam}.
  */
 export function lamb(options: LambOptions = {}): Optimizer {
   const read = readOptions('optimizer lamb', lambFields, options);
-  const { beta1, beta2, epsilon, weightDecay, biasCorrection, noiseCorrection, noiseFloor } = read;
+  const { beta1, beta2, epsilon, weightDecay, biasCorrection, leastNorm, noiseCorrection, noiseFloor } = read;
   return elementwise({
     name: 'lamb',
     options: read,
@@ -54,7 +57,7 @@ export function lamb(options: LambOptions = {}): Optimizer {
           lengthOfWeights += w[i]! ** 2;
           lengthOfStep += direction(i) ** 2;
         }
-        const stride = rate * ratio(Math.sqrt(lengthOfWeights), Math.sqrt(lengthOfStep));
+        const stride = rate * ratio(Math.max(leastNorm, Math.sqrt(lengthOfWeights)), Math.sqrt(lengthOfStep));
         for (let i = 0; i < w.length; i++) w[i]! -= stride * direction(i);
       };
     },

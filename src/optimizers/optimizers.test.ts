@@ -147,6 +147,17 @@ describe('lamb', () => {
     expect(run(lamb(options), [0, 0], gradients)).toEqual(run(adam(options), [0, 0], gradients));
     expect(run(lamb(options), [1, 2], [[0, 0]])).toEqual([[1, 2]]);
   });
+
+  it('takes steps of a length that is asked for at least, from zero weights and from others near it', () => {
+    const options = { learningRate: 0.1, leastNorm: 5 };
+    for (const start of [[0, 0], [1e-4, -1e-4], [3, 4]]) {
+      const [after] = run(lamb(options), start, [[0.5, -2]]);
+      expect(Math.hypot(...after!.map((w, i) => w - start[i]!))).toBeCloseTo(0.5, 5);
+    }
+    const [longer] = run(lamb(options), [30, 40], [[0.5, -2]]);
+    expect(Math.hypot(longer![0]! - 30, longer![1]! - 40)).toBeCloseTo(5, 4);
+    expect(run(lamb(options), [1, 2], [[0, 0]])).toEqual([[1, 2]]);
+  });
 });
 
 describe('lars', () => {
