@@ -102,8 +102,8 @@ export function bodyOf(model: Graph, output: string | undefined, where = 'head.o
   if (!values.includes(name)) {
     const meant = nearest(name, values);
     throw new GhostgradError({
-      what: 'the model has no such value', where: 'head.output', found: `"${name}"`, expected: 'the name of a value in the model',
-      fix: meant === undefined ? behindLastLayer(model) : `did you mean "${meant}"?`,
+      what: 'the model has no such value', where, found: `"${name}"`, expected: 'the name of a value in the model',
+      fix: meant !== undefined ? `did you mean "${meant}"?` : where === 'head.output' ? behindLastLayer(model) : undefined,
     });
   }
   return prune(model, [name]);

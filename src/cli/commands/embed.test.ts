@@ -48,7 +48,7 @@ describe('ghostgrad embed', () => {
     const out = join(folder, 'features.safetensors');
     const args = ['embed', model, '--data', `{ path: ${csv}, label: y }`, '--out'];
     expect(await refused([...args, out, '--dtype', 'flaot16'])).toContain('did you mean "float16"');
-    expect(await refused([...args, out, '--output', 'hiden'])).toContain('no such output');
+    expect(await refused([...args, out, '--output', 'hiden'])).toMatch(/no such value \(output\)[^]*"hiden"/);
     expect(await refused([...args, join(folder, 'nowhere', 'f.safetensors')])).toContain('no such file or folder');
     expect(existsSync(out)).toBe(false);
   });
