@@ -45,14 +45,14 @@ const models = {
   wrn: {
     builder: { name: 'wrn-16-4-gn', channels: 1, size: 28, depth: 10, widening: 1, groups: 4 },
     features: 'pool.flatten.output',
-    pretraining: { batchSize: 128, steps: 600, optimizer: sgd(0.1), schedule: 'cosine' },
+    pretraining: { batchSize: 128, steps: 1500, optimizer: sgd(0.1), schedule: 'cosine' },
     batchSize: 1024, steps: 80,
     optimizers: { all: sgd(0.5), scratch: sgd(0.5), head: sgd(2) },
   },
   vit: {
     builder: { name: 'vit-tiny', channels: 1, size: 28, patch: 7, width: 32, depth: 2, heads: 4, ratio: 2 },
     features: 'norm.output',
-    pretraining: { batchSize: 128, steps: 2000, optimizer: adam(3e-3), schedule: 'cosine' },
+    pretraining: { batchSize: 128, steps: 8000, optimizer: adam(3e-3), schedule: 'cosine' },
     batchSize: 1024, steps: 150,
     optimizers: { all: adam(2e-3), scratch: adam(2e-3), head: adam(1e-2) },
   },

@@ -6,7 +6,7 @@ import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
 import { float32, int64, toNumbers } from '../tensor/tensor.ts';
 import { analyse } from './compile.ts';
-import { type Trial, fastestStep, search } from './micro-batch.ts';
+import { type Trial, fastestStep, guessedSize, search } from './micro-batch.ts';
 import type { TrainingInput } from './materials.ts';
 import { prepare } from './train.ts';
 
@@ -69,6 +69,21 @@ describe('the search for a physical batch', () => {
     expect(m.tried).toEqual([16]);
     expect(why).toMatch('5 % of the run');
   });
+});
+
+describe('the first guess at a size', () => {
+  const settings = { mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, engine: onnxruntimeEngine() } as const;
+  const guessed = (model: Parameters<typeof buildModel>[0], typical: number): number =>
+    guessedSize(analyse({ model: buildModel(model, { seed: 1 }), loss: 'cross-entropy' }), settings, typical);
+
+  it('is large where sums are large beside the work of an example, and leaves parts for the lanes', () => {
+    const head = { name: 'mlp', input: [768], hidden: [], classes: 1000 } as const;
+    expect(guessed(head, 1_281_167)).toBe(2048);
+    expect(guessed(head, 5000)).toBe(512);
+    expect(guessed(head, 100)).toBe(64);
+  });
+
+  it('is the default where an example is much work', () => expect(guessed({ name: 'vgg11' }, 50_000)).toBe(64));
 });
 
 /** An engine that notes what it was fed. */

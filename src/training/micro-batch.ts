@@ -6,12 +6,13 @@ import { leastMicroBatch } from '../privacy/lattice.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { defaultThreads } from '../runtime/threads.ts';
 import { type Tensor, type TensorType, bytesPerElement, sizeOf, tensor, zeros } from '../tensor/tensor.ts';
-import { type Analysis, atBatchSize } from './compile.ts';
+import { stepArithmetic } from './arithmetic.ts';
+import { type Analysis, atBatchSize, compileTask } from './compile.ts';
 import { copiesOf } from './model.ts';
 import { fitsBudget } from './planner.ts';
 import { availableMemory, withPeakMemory } from './peak-memory.ts';
 import type { Recipe } from './recipe.ts';
-import { type BatchSource, type StepProgram, type StepSettings, compileStep, defaultMicroBatch, lanesFor } from './step.ts';
+import { type BatchSource, type StepProgram, type StepSettings, compileStep, defaultMicroBatch, lanesFor, trainableSize } from './step.ts';
 
 /** What one physical batch size was measured at. */
 export interface Trial {
@@ -49,6 +50,21 @@ export const memoryShare = 0.6;
 const worthwhile = 1.03;
 /** Trials after the first may take this share of the expected time of the run, and no more seconds than that. */
 const budget = { share: 0.05, seconds: 20 };
+/** What the first guess at a size goes by, in operations of a matrix product: their time is what counts. */
+const guess = {
+  /** Adding one number to a sum, which happens once a physical batch. */
+  addition: 32,
+  /** Writing and reading one value of the forward pass. */
+  value: 10,
+  /** Additions may take this share of the step. */
+  additions: 0.005,
+  /** Shares of a typical logical batch at least, for the lanes. */
+  parts: 8,
+  /** The most units; beyond them what a batch reads again has left every cache. */
+  most: 2048,
+  /** A trial computes so much at a time, a few seconds of one core, and no more where units can be spared. */
+  trial: 1e11,
+};
 /** The first guess at memory for each unit, over that of the forward pass's values. Only the first trial relies on it. */
 const backwardFactor = 4;
 
@@ -57,15 +73,16 @@ const backwardFactor = 4;
  * memory limit. Sizes are **measured, on made-up inputs**: the time of a step on private data would tell of the data.
  * Neither the result (apart from rounding) nor the guarantee depends on the size.
  *
- * The search begins at {@link defaultMicroBatch}, or lower where the memory for that is in doubt, and doubles the size
- * while that makes it faster; else it halves it. A size is tried only when the memory that the smaller ones took leaves
+ * The search begins at {@link guessedSize}, or lower where a trial would take long or the memory for it is in doubt, and doubles
+ * the size while that makes it faster; else it halves it. A size is tried only when the memory that the smaller ones took leaves
  * room for it. Losers are released.
  */
 export async function fastestStep(
   analysis: Analysis, settings: Omit<StepSettings, 'microBatch'>, { typical, steps, least = 1, memoryMiB }: MicroBatchLimits,
 ): Promise<MicroBatchChoice> {
   const limit = memoryMiB === 'auto' ? (memoryShare * availableMemory()) / 2 ** 20 : memoryMiB;
-  const lanes = lanesFor(analysis, settings.threads ?? defaultThreads());
+  const { threads = defaultThreads(), rowsPerUnit = 1 } = settings;
+  const lanes = lanesFor(analysis, threads);
   const top = largestInBudget(powerOfTwoFrom(typical), analysis, settings, lanes);
   let kept: StepProgram | undefined;
   const trials = new Map<number, StepProgram>();
@@ -76,7 +93,9 @@ export async function fastestStep(
   };
   const drop = async (microBatch: number): Promise<void> => trials.get(microBatch)?.release();
   try {
-    const start = firstSize(Math.min(Math.max(least, defaultMicroBatch), top), least, lanes * bytesPerUnit(analysis) * backwardFactor, limit * 2 ** 20);
+    const soon = powerOfTwoWithin(guess.trial / arithmeticPerUnit(analysis, settings));
+    const wanted = Math.min(Math.max(least, Math.min(guessedSize(analysis, settings, typical), soon)), top);
+    const start = firstSize(wanted, least, lanes * rowsPerUnit * bytesPerRow(analysis) * backwardFactor, limit * 2 ** 20);
     const { best, all, why } = await search({ start, least, top, limit, measure, drop, units: steps * typical });
     kept = trials.get(best.microBatch);
     return { program: kept!, reason: `${describe(all)}; ${why}` };
@@ -98,7 +117,7 @@ export async function stepFor(
   const isFixed = fullBatch || (privacy !== 'none' && hasFixedSize(privacy.sampling));
   const least = privacy !== 'none' && privacy.noise === 'discrete' ? leastMicroBatch(batchSize, isFixed) : 1;
   if (seed !== undefined)
-    return at(Math.min(Math.max(least, defaultMicroBatch), Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
+    return at(Math.min(Math.max(least, guessedSize(analysis, settings, batchSize)), Math.ceil(batchSize)), 'not measured: a seeded run is to be reproducible');
   // A Poisson draw is of the expected size, give or take its root.
   return fastestStep(analysis, settings, { typical: Math.ceil(batchSize + (isFixed ? 0 : Math.sqrt(batchSize))), steps, least, memoryMiB });
 }
@@ -172,6 +191,25 @@ const describe = (all: readonly Trial[]): string =>
 /** The least power of two that is not below `size`. */
 const powerOfTwoFrom = (size: number): number => 2 ** Math.ceil(Math.log2(Math.max(1, size)));
 
+/** The largest power of two that is not above `size`; at least 1. */
+const powerOfTwoWithin = (size: number): number => 2 ** Math.floor(Math.log2(Math.max(1, size)));
+
+/** The time of the non-private step for one unit, in operations of a matrix product. */
+function arithmeticPerUnit(analysis: Analysis, { mode, clipping, rho = defaultRho, rowsPerUnit = 1, right }: StepSettings): number {
+  const { layers } = compileTask(analysis, rowsPerUnit, { mode, clipping, rho, rowsPerUnit, right });
+  return stepArithmetic(layers, rowsPerUnit, mode).nonPrivate + (guess.value * rowsPerUnit * bytesPerRow(analysis)) / 4;
+}
+
+/**
+ * A physical batch size by shapes alone, the same on every machine: {@link defaultMicroBatch}, or a larger one where
+ * adding up the sums of so small a batch would take more than a small share of its time, as with a wide last layer.
+ */
+export function guessedSize(analysis: Analysis, settings: StepSettings, typical: number): number {
+  const additions = guess.addition * trainableSize(analysis);
+  const wanted = 2 ** Math.round(Math.log2(additions / (guess.additions * arithmeticPerUnit(analysis, settings))));
+  return Math.max(defaultMicroBatch, Math.min(wanted, guess.most, powerOfTwoWithin(typical / guess.parts)));
+}
+
 /** `wanted`, halved until some plan of the step fits the budget that it is to be planned for, if there is one. */
 function largestInBudget(wanted: number, analysis: Analysis, settings: StepSettings, lanes: number): number {
   const { mode, clipping, optimizeFor, rho = defaultRho, rowsPerUnit = 1 } = settings;
@@ -185,8 +223,8 @@ function firstSize(wanted: number, least: number, bytesEach: number, limit: numb
   return wanted > least && wanted * bytesEach > limit ? firstSize(wanted / 2, least, bytesEach, limit) : wanted;
 }
 
-/** Bytes of the forward pass's values for one unit. */
-function bytesPerUnit({ proof, batch, task: { fed } }: Analysis): number {
+/** Bytes of the forward pass's values for one row. */
+function bytesPerRow({ proof, batch, task: { fed } }: Analysis): number {
   const { types } = fed === undefined ? proof : behind(proof, fed);
   const bytes = ({ dtype, shape }: TensorType): number => sizeOf(shape) * bytesPerElement(dtype);
   return [...types].reduce((sum, [name, type]) => sum + (batch.has(name) ? bytes(type) : 0), 0) / proofBatchSizes[0];
