@@ -14,8 +14,24 @@ import { type Batch, oracle, relativeDifference, runStep, weightedSum } from './
 import { randomLabels, randomTensor, testRandom } from './support/random-network.ts';
 
 const random = testRandom(77);
+
+/** Gemm by a stored [outputs, inputs] matrix as some exporters write it: MatMul by its transpose, and Add. */
+const byTransposes = (model: Graph): Graph => ({
+  ...model,
+  nodes: model.nodes.flatMap((node) => {
+    if (node.op !== 'Gemm') return [node];
+    const [x, w, bias] = node.inputs as [string, string, string];
+    const bare = (op: string, inputs: string[], output: string, attributes = {}): Graph['nodes'][number] =>
+      ({ op, domain: '', name: `${node.name}.${op}`, inputs, outputs: [output], attributes });
+    return [
+      bare('Transpose', [w], `${w}.t`, { perm: { type: 'ints', value: [1, 0] } }),
+      bare('MatMul', [x, `${w}.t`], `${node.name}.product`), bare('Add', [`${node.name}.product`, bias], node.outputs[0]!),
+    ];
+  }),
+});
 const models = {
   mlp: () => buildModel({ name: 'mlp', input: [6], hidden: [5], classes: 3 }, { seed: 1 }),
+  transposes: () => byTransposes(buildModel({ name: 'mlp', input: [6], hidden: [5], classes: 3 }, { seed: 1 })),
   convolutions: () => buildModel({ name: 'resnet18-gn', size: 8, filters: 4, groups: 2, blocks: [1, 1] }, { seed: 2 }),
   transformer: () => buildModel({ name: 'bert-base', vocabulary: 11, positions: 8, width: 8, depth: 1, heads: 2, ratio: 2 }, { seed: 3 }),
 } as const;
@@ -137,7 +153,7 @@ describe('adapters', () => {
   });
 
   it("are saved in PEFT's layout", () => {
-    for (const kind of ['mlp', 'transformer'] as const) {
+    for (const kind of ['mlp', 'transposes', 'transformer'] as const) {
       const { model, adapters } = withLora(models[kind](), { rank: 2 });
       const { tensors, metadata } = savedAdapters(model, adapters, { rank: 2, alpha: 3 });
       expect(metadata).toMatchObject({ r: '2', lora_alpha: '3' });

@@ -63,6 +63,9 @@ const mapped = (w: FloatTensor, value: (i: number) => number): FloatTensor => {
   return { ...w, data };
 };
 
+/** For a weight that its node reads transposed. */
+const throughTranspose = (merged: NonNullable<Adapter['merged']>): Adapter['merged'] => (w, a, b) => transposed(merged(transposed(w), a, b));
+
 const isTransposed = (node: Node, name: string): boolean => intAttribute(node, name, 0) !== 0;
 
 const sites: Readonly<Record<string, Site>> = {
@@ -130,7 +133,8 @@ const siteOf = ({ op, domain }: Pick<Node, 'op' | 'domain'>): Site | undefined =
 /**
  * The model with low-rank adapters beside weights, which stay as they are: y = x·W + α/r·(x·A)·B (Hu et al., ICLR 2022). A is
  * drawn from U(±1/√inputs), B is zero, so that the model computes at first what it did. A weight of several nodes has one
- * adapter; one that is also used otherwise (looked up, transposed) has none.
+ * adapter; one that is also used otherwise (looked up, say) has none. A matrix may reach its node through a Transpose, and be
+ * merged through it.
  *
  * @param seed of the draws, which are public; default: the operating system's randomness
  * @throws GhostgradError when a target matches no weight that can have an adapter
@@ -158,18 +162,19 @@ export function withLora(
   literals.add(factor);
 
   const adapters = new Map([...chosen].map((weight) => {
-    const node = adaptable.get(weight)!;
+    const { node, held } = adaptable.get(weight)!;
     const { shapes, merged, outputsFirst } = siteOf(node)!;
     const [a, b] = [unique(`${weight}.lora_A`), unique(`${weight}.lora_B`)];
-    const size = shapes(node, shapeOf(model, makers, weight), rank)!;
+    const size = shapes(node, held.shape, rank)!;
+    const add = model.initializers.get(weight)?.dtype === 'float32' ? merged?.(node, scale) : undefined;
     initializers.set(a, draws.uniform(a, size.a, 1 / Math.sqrt(size.fan)));
     initializers.set(b, zeros('float32', size.b));
-    return [weight, { weight, a, b, scale, outputsFirst: outputsFirst(node), merged: model.initializers.get(weight)?.dtype === 'float32' ? merged?.(node, scale) : undefined }];
+    return [weight, { weight, a, b, scale, outputsFirst: outputsFirst(node), merged: add && held.isFlipped ? throughTranspose(add) : add }];
   }));
 
   const nodes = model.nodes.flatMap((node): readonly Node[] => {
     const site = siteOf(node);
-    const adapter = site && adapters.get(node.inputs[site.place] ?? '');
+    const adapter = site && adapters.get(heldBy(model, makers, node.inputs[site.place] ?? '')?.weight ?? '');
     const [output] = node.outputs;
     if (site === undefined || adapter === undefined || output === undefined) return [node];
     const name = (part: string): string => unique(`${node.name}.lora.${part}`);
@@ -198,42 +203,52 @@ export const adapterNames = ({ initializers }: Graph): readonly string[] => [...
 const makersOf = ({ nodes }: Graph): ReadonlyMap<string, Node> =>
   new Map(nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));
 
+/** A weight as a node reads it. */
+interface Held {
+  readonly weight: string;
+  readonly shape: Shape;
+  /** Whether a Transpose is between the weight and the node. */
+  readonly isFlipped: boolean;
+}
+
 /** Weights that can have an adapter, with a node each: what meets data in the places of {@link sites} alone. */
-function weightsOf(model: Graph): ReadonlyMap<string, Node> {
+function weightsOf(model: Graph): ReadonlyMap<string, { readonly node: Node; readonly held: Held }> {
   const makers = makersOf(model);
-  const found = new Map<string, Node>();
-  const elsewhere = new Set<string>();
+  const found = new Map<string, { readonly node: Node; readonly held: Held }>();
+  const elsewhere = new Set(model.outputs.map(({ name }) => heldBy(model, makers, name)?.weight));
   for (const node of model.nodes) {
+    // Who reads the transposed matrix is looked at instead.
+    if (heldBy(model, makers, node.outputs[0] ?? '')?.isFlipped) continue;
     const site = siteOf(node);
     node.inputs.forEach((name, place) => {
-      if (!isWeight(model, makers, name)) return;
-      const first = found.get(name);
-      const fits = site !== undefined && place === site.place && site.shapes(node, shapeOf(model, makers, name), 1) !== undefined
+      const held = heldBy(model, makers, name);
+      if (held === undefined) return;
+      const first = found.get(held.weight);
+      const fits = site !== undefined && place === site.place && site.shapes(node, held.shape, 1) !== undefined
         // Adapters of other attributes would be other ones.
-        && (first === undefined || (first.op === node.op && sameForm(first, node)));
-      if (!fits) elsewhere.add(name);
-      else if (first === undefined) found.set(name, node);
+        && (first === undefined || (first.node.op === node.op && first.held.isFlipped === held.isFlipped && sameForm(first.node, node)));
+      if (!fits) elsewhere.add(held.weight);
+      else if (first === undefined) found.set(held.weight, { node, held });
     });
   }
-  const outputs = new Set(model.outputs.map(({ name }) => name));
-  return new Map([...found].filter(([name]) => !elsewhere.has(name) && !outputs.has(name)));
+  return new Map([...found].filter(([name]) => !elsewhere.has(name)));
 }
 
 const sameForm = (one: Node, other: Node): boolean =>
   isTransposed(one, 'transB') === isTransposed(other, 'transB') &&
   (intsAttribute(one, 'kernel_shape', undefined) ?? []).join() === (intsAttribute(other, 'kernel_shape', undefined) ?? []).join();
 
-/** Floats that are no constants of the program, packed bits, or what is computed from quantised numbers alone. */
-function isWeight({ initializers, literals }: Graph, makers: ReadonlyMap<string, Node>, name: string): boolean {
-  const held = initializers.get(name);
-  if (held !== undefined) return (held.dtype === 'float32' && literals?.has(name) !== true) || held.dtype === 'uint8';
+/** What a value is if it is a weight: floats that are no constants of the program, packed bits, or what is computed from quantised numbers alone. */
+function heldBy({ initializers, literals }: Graph, makers: ReadonlyMap<string, Node>, name: string): Held | undefined {
+  const ofFloats = (value: string): boolean => initializers.get(value)?.dtype === 'float32' && literals?.has(value) !== true;
+  const as = (weight: string, source = weight): Held => ({ weight, shape: initializers.get(source)!.shape, isFlipped: false });
+  if (ofFloats(name) || initializers.get(name)?.dtype === 'uint8') return as(name);
   const maker = makers.get(name);
-  return maker?.op === 'DequantizeLinear' && initializers.has(maker.inputs[0] ?? '');
-}
-
-function shapeOf({ initializers }: Graph, makers: ReadonlyMap<string, Node>, name: string): Shape {
-  const held = initializers.get(name) ?? initializers.get(makers.get(name)?.inputs[0] ?? '');
-  return held?.shape ?? [];
+  const [source = ''] = maker?.inputs ?? [];
+  if (maker?.op === 'DequantizeLinear' && initializers.has(source)) return as(name, source);
+  if (maker?.op !== 'Transpose' || !ofFloats(source) || initializers.get(source)!.shape.length !== 2) return undefined;
+  // The default order is the reverse one.
+  return intsAttribute(maker, 'perm', [1, 0]).join() === '1,0' ? { ...as(source), shape: initializers.get(source)!.shape.toReversed(), isFlipped: true } : undefined;
 }
 
 /**

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { blobModel } from '../../test/support/blobs.ts';
 import { datasetFromTensors } from '../data/index.ts';
-import { buildModel } from '../models/index.ts';
+import { type ModelSpec, buildModel } from '../models/index.ts';
 import type { Engine } from '../runtime/engine.ts';
 import { onnxruntimeEngine } from '../runtime/node.ts';
 import { float32, int64, toNumbers } from '../tensor/tensor.ts';
@@ -73,11 +73,11 @@ describe('the search for a physical batch', () => {
 
 describe('the first guess at a size', () => {
   const settings = { mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, engine: onnxruntimeEngine() } as const;
-  const guessed = (model: Parameters<typeof buildModel>[0], typical: number): number =>
+  const guessed = (model: ModelSpec, typical: number): number =>
     guessedSize(analyse({ model: buildModel(model, { seed: 1 }), loss: 'cross-entropy' }), settings, typical);
 
   it('is large where sums are large beside the work of an example, and leaves parts for the lanes', () => {
-    const head = { name: 'mlp', input: [768], hidden: [], classes: 1000 } as const;
+    const head: ModelSpec = { name: 'mlp', input: [768], hidden: [], classes: 1000 };
     expect(guessed(head, 1_281_167)).toBe(2048);
     expect(guessed(head, 5000)).toBe(512);
     expect(guessed(head, 100)).toBe(64);
