@@ -114,25 +114,28 @@ export const allRows = (count: number): Uint32Array => rowsFrom(0, count);
 export const rowsFrom = (start: number, count: number): Uint32Array => Uint32Array.from({ length: count }, (_, i) => start + i);
 
 /**
- * A dataset over arrays: `features` float32 [rows, ...], `labels` int64 (classes) or float32 (targets) [rows, ...].
+ * A dataset over arrays: `features` float32 or int64 (token ids, say) [rows, ...], `labels` int64 (classes) or float32 (targets) [rows, ...].
  * The arrays are not copied.
  */
 export function datasetFromTensors(
-  features: FloatTensor | Readonly<Record<string, FloatTensor>>, labels: FloatTensor | Tensor<'int64'>,
+  features: ColumnTensor | Readonly<Record<string, ColumnTensor>>, labels: ColumnTensor,
   { name = 'data in memory', size }: { readonly name?: string; readonly size?: number } = {},
 ): Dataset {
-  const one = labels.shape.slice(1);
   const named = isTensor(features) ? { input: features } : features;
   return datasetOf({
     name,
-    features: new Map(Object.entries(named).map(([key, t]) => [key, floatColumn(t.data, t.shape.slice(1))])),
-    labels: labels.dtype === 'int64' ? integerColumn(labels.data, one) : floatColumn(labels.data, one),
+    features: new Map(Object.entries(named).map(([key, t]) => [key, columnOf(t)])),
+    labels: columnOf(labels),
     declaredSize: size,
   });
 }
 
-const isTensor = (x: FloatTensor | Readonly<Record<string, FloatTensor>>): x is FloatTensor =>
-  x['data'] instanceof Float32Array;
+type ColumnTensor = FloatTensor | Tensor<'int64'>;
+
+const columnOf = (t: ColumnTensor): AnyColumn =>
+  t.dtype === 'int64' ? integerColumn(t.data, t.shape.slice(1)) : floatColumn(t.data, t.shape.slice(1));
+
+const isTensor = (x: ColumnTensor | Readonly<Record<string, ColumnTensor>>): x is ColumnTensor => ArrayBuffer.isView(x['data']);
 
 /**
  * The dataset with labels of the type and shape that a loss takes: classes int64 `[]`, targets float32 in the shape of

@@ -16,4 +16,4 @@ export { type StripOptions, readStrips } from './strips.ts';
 export { type TextOptions, readText } from './text.ts';
 export { type TextTokenizer, readTokenizer } from './tokens.ts';
 export { type DataSpec, type LoadOptions, loadData } from './spec.ts';
-export { type Expectations, requireShape, validateDataset } from './validate.ts';
+export { type Expectations, requireRows, requireShape, validateDataset } from './validate.ts';

@@ -1,7 +1,7 @@
 import { GhostgradError } from '../errors.ts';
 import { sizeOf } from '../tensor/tensor.ts';
 import type { AnyColumn } from './column.ts';
-import { type Dataset, allRows, gatherColumn } from './dataset.ts';
+import { type Dataset, allRows, gatherColumn, rowsFrom } from './dataset.ts';
 import { showRow } from './messages.ts';
 
 export interface Expectations {
@@ -54,6 +54,29 @@ function requireFinite({ name }: Dataset, what: string, column: AnyColumn): void
     what: 'the data has a number that is not finite', where: `${name}, ${what}, ${showRow(cell.row)}, ${at}`,
     found: 'NaN or an infinity', expected: 'finite numbers', fix: 'fill in or leave out such rows before training',
   });
+}
+
+/**
+ * @param rows of the table that the numbers choose from; negative ones count from its end
+ * @throws GhostgradError where a feature numbers a row that there is not
+ */
+export function requireRows({ name }: Dataset, feature: string, column: AnyColumn, { table, rows }: { readonly table: string; readonly rows: number }): void {
+  const width = sizeOf(column.shape);
+  // In parts, so that memory does not grow with the data.
+  const part = Math.max(1, Math.floor(2 ** 20 / Math.max(1, width)));
+  for (let start = 0; start < column.size; start += part) {
+    const { data } = gatherColumn(column, rowsFrom(start, Math.min(part, column.size - start)));
+    for (let i = 0; i < data.length; i++) {
+      const row = Number(data[i]);
+      if (row >= -rows && row < rows) continue;
+      throw new GhostgradError({
+        what: `a number names no row of the table "${table}"`,
+        where: `${name}, feature "${feature}", ${showRow(start + Math.floor(i / width))}, element ${(i % width) + 1} of the row`,
+        expected: `whole numbers from 0 to ${rows - 1}, since the table has ${rows} rows`,
+        fix: 'use the tokenizer or vocabulary that the model was made with, or a model with a larger table',
+      });
+    }
+  }
 }
 
 function requireClasses({ name, labels }: Dataset, classes: number, ignored: readonly number[]): void {

@@ -31,6 +31,8 @@ export interface Composite {
   readonly biases?: readonly number[];
   /** Of these, the scales and shifts of normalisations. */
   readonly normalises?: readonly number[];
+  /** Rows of tables that the node looks up. */
+  readonly lookUps?: Operator['lookUps'];
   /** Inputs that are statistics or settings and never trained. */
   readonly untrained?: readonly number[];
   /** Whether the engine cannot run a node whole, so that it is expanded where nothing is differentiated too. */

@@ -82,6 +82,7 @@ function maskIndex(b: GraphBuilder, ids: Value, mask: Value | undefined): Value 
 /** BERT's embedding layer: words, positions and segments looked up, added and normalised. */
 const embedLayerNormalization: Composite = {
   learned: [2, 3, 4, 5, 6],
+  lookUps: () => [{ rows: 0, table: 2 }, { rows: 1, table: 4 }, { rows: 8, table: 3 }],
   biases: [6],
   normalises: [5, 6],
   expand: ({ b, node, inputs }) => {

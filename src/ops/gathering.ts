@@ -145,6 +145,7 @@ function gatherView(context: ViewContext): readonly (View | undefined)[] {
 
 const gather: Operator = {
   learned: [0],
+  lookUps: (node) => (intAttribute(node, 'axis', 0) === 0 ? [{ rows: 1, table: 0 }] : []),
   shape: (context) => [{ dtype: operand(context, 0).dtype, shape: gatherShape(context) }],
   batch: gatherBatch,
   gradient: gatherGradient,

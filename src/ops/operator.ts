@@ -145,6 +145,12 @@ export interface ParameterContext extends GradientContext {
   readonly outputBatch: readonly (BatchAxis | undefined)[];
 }
 
+/** Places of two inputs: whole numbers, and the table whose rows they number. */
+export interface LookUp {
+  readonly rows: number;
+  readonly table: number;
+}
+
 /** One operator's whole knowledge. Adding an operator means adding one entry. */
 export interface Operator {
   /** Types of the outputs (as many as `node.outputs` has, trailing optional ones included). */
@@ -175,6 +181,8 @@ export interface Operator {
    * repeating an input that has a single one. Its rows are told apart from then on, as those of the batch are.
    */
   readonly spread?: (context: SpreadContext) => BatchAxis | undefined;
+  /** Rows of tables that the node looks up, and the inputs that say which. */
+  readonly lookUps?: (node: Node) => readonly LookUp[];
   /** Inputs that say nothing but how large the output is: who compares outputs has compared them. */
   readonly sizes?: readonly number[];
   /** Inputs that are statistics or settings and never trained, e.g. BatchNormalization's running mean. */

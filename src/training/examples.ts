@@ -4,6 +4,7 @@ import {
   type Dataset,
   batchOf,
   datasetOf,
+  requireRows,
   requireShape,
   validateDataset,
   withLabels,
@@ -11,6 +12,7 @@ import {
 import { GhostgradError } from '../errors.ts';
 import { type Graph, showShape } from '../graph/ir.ts';
 import { gatherColumn } from '../data/dataset.ts';
+import { entryOf, hasOperator } from '../ops/table.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { sameShape } from '../tensor/tensor.ts';
 import { type Task, atBatchSize, focused } from './compile.ts';
@@ -84,6 +86,7 @@ const withoutNext = (where: string): GhostgradError => new GhostgradError({
 /** The part of {@link fittedTo} that asks nothing of the labels: they stay as they are. */
 export function fittedFeatures(task: Pick<Task, 'model' | 'loss'>, dataset: Dataset): Dataset {
   const columns = inputColumns(task.model, dataset, task.loss);
+  const tables = tablesOf(task.model);
   for (const { name, dtype, shape } of task.model.inputs) {
     const column = columns.get(name);
     if (column === undefined) continue;
@@ -100,10 +103,24 @@ export function fittedFeatures(task: Pick<Task, 'model' | 'loss'>, dataset: Data
       datasetOf({ ...dataset, features: new Map([[name, column]]) }),
       shape === null ? {} : { inputShape: shape.slice(1) },
     );
+    for (const table of tables.get(name) ?? []) requireRows(dataset, name, column, table);
   }
   return datasetOf({ ...dataset, features: columns });
 }
 
+interface Table {
+  readonly table: string;
+  readonly rows: number;
+}
+
+/** The tables of a model in which its inputs look up rows, by the inputs. */
+function tablesOf({ nodes, initializers }: Graph): ReadonlyMap<string, readonly Table[]> {
+  const found = nodes.filter(hasOperator).flatMap((node) => (entryOf(node).lookUps?.(node) ?? []).flatMap(({ rows, table }) => {
+    const held = initializers.get(node.inputs[table] ?? '');
+    return held === undefined ? [] : [[node.inputs[rows] ?? '', { table: node.inputs[table]!, rows: held.shape[0] ?? 0 }] as const];
+  }));
+  return new Map(found.map(([input]) => [input, found.filter(([other]) => other === input).map(([, table]) => table)]));
+}
 
 /** The output that a loss is taken of. */
 export const logitsOf = ({ model, output }: Pick<Task, 'model' | 'output'>): string =>
