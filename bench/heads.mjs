@@ -14,7 +14,7 @@ const { values: options, positionals: [task] } = parseArgs({
   options: {
     data: { type: 'string' }, epsilon: { type: 'string' }, delta: { type: 'string', default: '1e-5' },
     seeds: { type: 'string', default: '1,2,3,4,5' }, steps: { type: 'string', default: '30,100' },
-    norm: { type: 'string', default: '1' }, sgd: { type: 'string', default: '1,3,10,30,100' }, adam: { type: 'string', default: '0.03,0.1,0.3,1' },
+    norm: { type: 'string', default: '1' }, average: { type: 'string' }, trainable: { type: 'string', default: 'head' }, sides: { type: 'string', default: 'non-private,private' }, sgd: { type: 'string', default: '1,3,10,30,100' }, adam: { type: 'string', default: '0.03,0.1,0.3,1' },
   },
 });
 const engine = onnxruntimeEngine({ thread: 'caller' });
@@ -35,8 +35,10 @@ async function run(side, { steps, optimizer }, training, test, seed) {
   const started = performance.now();
   const size = data[training].size;
   const result = await train({
-    model, data: { train: data[training], test: data[test] }, ...sides[side],
-    training: { batchSize: size, ...(side === 'private' ? { steps } : { epochs: steps }), optimizer, seed },
+    model, trainable: [options.trainable], data: { train: data[training], test: data[test] }, ...sides[side],
+    training: {
+      batchSize: size, ...(options.average !== undefined && { average: { last: Number(options.average) } }),
+      ...(side === 'private' ? { steps } : { epochs: steps }), optimizer, seed },
     performance: { microBatch: 2048, threads: 1 },
   }, { engine });
   const line = {
@@ -48,7 +50,7 @@ async function run(side, { steps, optimizer }, training, test, seed) {
 }
 
 const summary = {};
-for (const side of Object.keys(sides)) {
+for (const side of options.sides.split(',')) {
   let best;
   for (const setting of grid) {
     const { accuracy } = await run(side, setting, 'tuning', 'validation', 0);
