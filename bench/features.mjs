@@ -1,9 +1,12 @@
 // What the studies of heads share: features as `ghostgrad embed` writes them, PREFIX-train.safetensors and the like, their fixed
 // splits, and the library's own head on them.
 import { readFileSync } from 'node:fs';
+import { defaultRho } from '../dist/clipping/norm.js';
 import { latestOpset } from '../dist/graph/index.js';
 import { datasetFromTensors, loadData, readRecipeFile } from '../dist/index.js';
 import { withHead } from '../dist/models/head.js';
+import { clippedSum, privacyPlan, privatise } from '../dist/privacy/index.js';
+import { flatGroup } from '../dist/privacy/groups.js';
 import { decodeSafetensors } from '../dist/tensor/index.js';
 import { partsOf, splits } from '../examples/splits.mjs';
 
@@ -19,7 +22,7 @@ function take({ x, y, width }, rows) {
 }
 
 /** Every row brought to length 1: that costs no privacy, since a row's length depends on it alone. */
-function unitRows({ x, y, width }) {
+export function unitRows({ x, y, width }) {
   const unit = new Float32Array(x.length);
   for (let row = 0; row < y.length; row++) {
     let square = 0;
@@ -27,6 +30,31 @@ function unitRows({ x, y, width }) {
     for (let i = row * width; i < (row + 1) * width; i++) unit[i] = x[i] / Math.sqrt(square);
   }
   return { x: unit, y, width };
+}
+
+function sumOf({ x, width }) {
+  const sum = new Float64Array(width);
+  for (let i = 0; i < x.length; i++) sum[i % width] += x[i];
+  return sum;
+}
+
+export const meanOf = (rows) => sumOf(rows).map((value) => value / rows.y.length);
+
+/** The plan of full-batch steps at ε, or at a noise multiplier. */
+export const fullBatchPlan = (size, groups, { steps = 1, delta, seed, ...noise }) => privacyPlan({
+  datasetSize: size, batchSize: size, steps, delta, sampling: 'full-batch', rho: defaultRho, groups, seed, ...noise,
+});
+
+/**
+ * The mean of rows of length 1 at most, as a full-batch step releases it, for a share of ε. Full-batch steps are Gaussian
+ * mechanisms without sampling, whose σ⁻² add up: the mean has its share of what one step at this ε would have, and noise
+ * that is larger by 1/√(1 − share) leaves other steps the rest.
+ */
+export function noisedMean(rows, { share, epsilon, delta, seed }) {
+  const [size, groups] = [rows.y.length, flatGroup(['mean'], 1, rows.width)];
+  const { noiseMultiplier } = fullBatchPlan(size, groups, { epsilon, delta });
+  const plan = fullBatchPlan(size, groups, { noiseMultiplier: noiseMultiplier / Math.sqrt(share), delta, seed: `mean ${seed}` });
+  return privatise(clippedSum(new Map([['mean', sumOf(rows)]]), plan.groups, defaultRho), plan, plan.startRatchet().advance()).gradients.get('mean');
 }
 
 /** Rows less a vector. */

@@ -19,7 +19,7 @@ import { analyse } from '../dist/training/compile.js';
 import { batchSource, fittedTo, taskFor } from '../dist/training/examples.js';
 import { privateGradients } from '../dist/training/gradients.js';
 import { compileStep } from '../dist/training/step.js';
-import { centred, datasetOf, headOn, sets } from './features.mjs';
+import { centred, datasetOf, headOn, noisedMean, sets } from './features.mjs';
 import { reported } from './optimizer-study-report.mjs';
 
 const { values: options, positionals: [what, task] } = parseArgs({
@@ -81,25 +81,10 @@ function planFor({ steps, batch, epsilon, seed }, size) {
   return privacyPlan({ ...common, noiseMultiplier: multipliers.get(key) / Math.sqrt(1 - centreShare) });
 }
 
-/**
- * The mean of rows of length 1 at most, as a full-batch step releases it. Full-batch steps are Gaussian mechanisms without
- * sampling, whose σ⁻² add up: the mean has its share of what one step at this ε would have, the cell's steps the rest.
- */
-function noisedMean({ x, y, width }, { epsilon, seed }) {
-  const sum = new Float64Array(width);
-  for (let i = 0; i < x.length; i++) sum[i % width] += x[i];
-  const whole = planFor({ steps: 1, batch: 'N', epsilon, seed }, y.length).noiseMultiplier * Math.sqrt(1 - centreShare);
-  const plan = privacyPlan({
-    datasetSize: y.length, batchSize: y.length, steps: 1, delta: Number(options.delta), sampling: 'full-batch', rho: defaultRho,
-    groups: flatGroup(['mean'], 1, width), noiseMultiplier: whole / Math.sqrt(centreShare), seed: `mean ${seed}`,
-  });
-  return privatise(clippedSum(new Map([['mean', sum]]), plan.groups, defaultRho), plan, plan.startRatchet().advance()).gradients.get('mean');
-}
-
 /** What a run trains and is judged on. */
 function rowsFor(drawn, training, judged) {
   if (centreShare === 0) return { rows: data[training], test: parts[judged] };
-  const centre = noisedMean(parts[training], drawn);
+  const centre = noisedMean(parts[training], { share: centreShare, delta: Number(options.delta), ...drawn });
   return { rows: fittedTo(analysis.task, datasetOf(centred(parts[training], centre), training)), test: centred(parts[judged], centre) };
 }
 
