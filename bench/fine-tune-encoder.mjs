@@ -2,7 +2,7 @@
 // steps, and then all but the token embeddings from there on. The two releases' ε and δ add up.
 //   npm run build
 //   node bench/fine-tune-encoder.mjs --model encoder.onnx --tokenizer tokenizer.json --features features/sst2 \
-//     --train train.tsv --test test.tsv --epochs 3
+//     --train train.tsv --test test.tsv --epochs 3     (or --steps 4: full batches)
 // FEATURES-train.safetensors is the encoder's, by `ghostgrad embed`. One JSON line for each run; seeds void the guarantee.
 import { parseArgs } from 'node:util';
 import { onnxruntimeEngine, prepare, readModel } from '../dist/index.js';
@@ -12,13 +12,14 @@ import { datasetOf, headOn, sets } from './features.mjs';
 const { values: options } = parseArgs({
   options: {
     'model': { type: 'string' }, 'tokenizer': { type: 'string' }, 'features': { type: 'string' }, 'train': { type: 'string' },
-    'test': { type: 'string' }, 'epochs': { type: 'string', default: '3' }, 'batch-size': { type: 'string', default: '512' },
+    'test': { type: 'string' }, 'epochs': { type: 'string', default: '3' }, 'steps': { type: 'string' }, 'batch-size': { type: 'string', default: '512' },
     'rate': { type: 'string', default: '0.1' }, 'norm': { type: 'string', default: '0.1' }, 'tokens': { type: 'string', default: '32' },
     'head-epsilon': { type: 'string', default: '2' }, 'epsilon': { type: 'string', default: '8' }, 'seeds': { type: 'string', default: '1' },
   },
 });
 const [headEpsilon, epsilon] = [Number(options['head-epsilon']), Number(options.epsilon)];
 const delta = 5e-6;
+const fullBatch = options.steps !== undefined;
 const engine = onnxruntimeEngine({ thread: 'caller' });
 const sentences = (path) => ({ path, text: 'text', label: 'label', tokenizer: options.tokenizer, maxLength: Number(options.tokens) });
 
@@ -49,16 +50,16 @@ for (const seed of options.seeds.split(',').map(Number)) {
     model, data: { train: sentences(options.train), test: sentences(options.test) },
     // The noise on the token embeddings would fall on words that no sentence of a batch has.
     trainable: ['layer*', 'dense*', 'head*', '*MatMul*'],
-    privacy: { epsilon: epsilon - headEpsilon, delta }, clipping: { norm: Number(options.norm) },
+    privacy: { epsilon: epsilon - headEpsilon, delta, ...(fullBatch && { sampling: 'full-batch' }) }, clipping: { norm: Number(options.norm) },
     training: {
-      batchSize: Number(options['batch-size']), epochs: Number(options.epochs), seed,
+      ...(fullBatch ? { fullBatch, steps: Number(options.steps) } : { batchSize: Number(options['batch-size']), epochs: Number(options.epochs) }), seed,
       optimizer: { name: 'sgd', learningRate: Number(options.rate), momentum: 0.9 },
     },
     // Measuring how many examples to compute at once would be much of so short a run.
     performance: { microBatch: 64 },
   });
   console.log(JSON.stringify({
-    seed, ...Object.fromEntries(['epochs', 'batch-size', 'rate', 'norm', 'tokens', 'test'].map((name) => [name, options[name].split('/').at(-1)])),
+    seed, ...Object.fromEntries(['epochs', 'steps', 'batch-size', 'rate', 'norm', 'tokens', 'test'].map((name) => [name, options[name]?.split('/').at(-1)])),
     epsilon: head.epsilon + all.epsilon, delta: 2 * delta, accuracy: all.test.accuracy, steps: all.steps, seconds: all.seconds,
   }));
 }

@@ -230,8 +230,8 @@ function bytesPerRow({ proof, batch, task: { fed } }: Analysis): number {
   return [...types].reduce((sum, [name, type]) => sum + (batch.has(name) ? bytes(type) : 0), 0) / proofBatchSizes[0];
 }
 
-/** Runs timed after the one that warms up: at most so many, and none after so many seconds. */
-const repeats = { most: 3, seconds: 0.3 };
+/** Runs timed after the one that warms up: so many, and more until so many seconds have passed. */
+const repeats = { least: 2, most: 3, seconds: 0.3 };
 
 async function tryOut(
   analysis: Analysis, settings: StepSettings & { readonly microBatch: number }, typical: number,
@@ -252,7 +252,8 @@ async function tryOut(
       };
       await timed();
       const times: number[] = [];
-      while (times.length < repeats.most && times.reduce((a, b) => a + b, 0) < repeats.seconds) times.push(await timed());
+      const isEnough = (): boolean => times.length >= repeats.least && times.reduce((a, b) => a + b, 0) >= repeats.seconds;
+      while (times.length < repeats.most && !isEnough()) times.push(await timed());
       return { program, best: Math.min(...times), size: batch.size };
     } catch (error) {
       await program.release();
