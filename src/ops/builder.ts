@@ -54,13 +54,14 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph, va
   /** Constants made here, by type, so that equal ones are one value. */
   const added = new Map<string, readonly Value[]>();
   nodes.forEach((node, i) => node.outputs.forEach((o) => producer.set(o, i)));
-  let counter = 0;
+  // Nodes are numbered by themselves: which constants are equal, hence one, depends on sizes, and names must not.
+  const counters = { nodes: 0, constants: 0 };
 
   const nodeNames = new Set(nodes.map((node) => node.name));
   /** A name that neither a value nor a node has. */
-  const fresh = (hint: string): Value => {
+  const fresh = (hint: string, count: keyof typeof counters = 'nodes'): Value => {
     let name: string;
-    do name = `${hint}_${counter++}`; while (types.has(name) || nodeNames.has(name));
+    do name = `${hint}_${counters[count]++}`; while (types.has(name) || nodeNames.has(name));
     return name;
   };
   const type = (value: Value | undefined): TensorType => {
@@ -76,7 +77,7 @@ export function graphBuilder(semantics: OperatorSemantics, base?: TypedGraph, va
     const alike = added.get(key) ?? [];
     const seen = alike.find((name) => sameData(constants.get(name)!, t));
     if (seen !== undefined) return seen;
-    const name = fresh('constant');
+    const name = fresh('constant', 'constants');
     types.set(name, { dtype: t.dtype, shape: t.shape });
     constants.set(name, t);
     added.set(key, [...alike, name]);

@@ -16,7 +16,7 @@ import { entryOf, hasOperator } from '../ops/table.ts';
 import type { Feeds } from '../runtime/engine.ts';
 import { sameShape } from '../tensor/tensor.ts';
 import { type Task, atBatchSize, focused } from './compile.ts';
-import { ignoredLabels, labelsInput } from './loss.ts';
+import { ignoredBy, labelsInput } from './loss.ts';
 import { type ShapeBindings, bindShapes } from './shapes.ts';
 import type { BatchSource } from './step.ts';
 
@@ -72,9 +72,8 @@ export function fittedTo(task: Task, dataset: Dataset): Dataset {
   if (labels === undefined) return renamed;
   if (task.loss === 'causal-lm' && dataset.labels.shape.length === 0) throw withoutNext(dataset.name);
   const fitted = withLabels(renamed, labels.dtype as ColumnType, labels.shape.slice(1));
-  const classes = graph.types.get(logitsOf(task))?.shape.at(-1);
-  if (task.loss === 'cross-entropy') validateDataset(fitted, { classes });
-  if (task.loss === 'causal-lm') validateDataset(fitted, { classes, ignored: ignoredLabels });
+  const ignored = ignoredBy(task.loss);
+  if (ignored !== undefined) validateDataset(fitted, { classes: graph.types.get(logitsOf(task))?.shape.at(-1), ignored });
   return fitted;
 }
 

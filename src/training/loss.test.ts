@@ -1,10 +1,14 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { testRandom } from '../../test/support/random-network.ts';
+import { oracle, relativeDifference, runStep, weightedSum } from '../../test/support/oracle.ts';
+import { randomLabels, randomTensor, testRandom } from '../../test/support/random-network.ts';
 import { withSession } from '../../test/support/operator-sample.ts';
+import { defaultRho } from '../clipping/norm.ts';
+import { buildModel } from '../models/index.ts';
 import { type GraphBuilder, graphBuilder } from '../ops/builder.ts';
 import { semantics } from '../ops/table.ts';
 import { type Tensor, float32, int64, sizeOf } from '../tensor/tensor.ts';
+import { analyse } from './compile.ts';
 import { type LossName, attachLoss, labelsInput } from './loss.ts';
 
 /** A model that outputs its input. */
@@ -54,5 +58,27 @@ describe('cross-entropy', () => {
     const logits = [[1, 2, 3], [0, -1e30, 5]];
     const found = await lossesOf('cross-entropy', float32(logits.flat(), [2, 3]), int64([0, 2]));
     found.forEach((loss, i) => { expect(loss).toBeCloseTo(crossEntropy(logits[i]!, [0, 2][i]!), 5); });
+  });
+});
+
+describe('sigmoid-cross-entropy', () => {
+  it('is that of each class against all others, and large logits do not overflow', async () => {
+    const logits = [[1, 2, -3], [0, -1e4, 5]];
+    const found = await lossesOf('sigmoid-cross-entropy', float32(logits.flat(), [2, 3]), int64([0, 1]));
+    const wanted = logits.map((row, i) => row.reduce((sum, z, c) => sum + Math.log1p(Math.exp(c === i ? -z : z)), 0));
+    wanted[1] = 1e4 + Math.LN2 + Math.log1p(Math.exp(5));
+    found.forEach((loss, i) => { expect(loss / wanted[i]!).toBeCloseTo(1, 5); });
+  });
+
+  it('is trained with the gradients and norms of the oracle', async () => {
+    const random = testRandom(3);
+    const analysis = analyse({ model: buildModel({ name: 'mlp', input: [6], hidden: [5], classes: 4 }, { seed: 1 }), loss: 'sigmoid-cross-entropy' });
+    const batch = { rows: 5, inputs: { input: randomTensor(random, [5, 6]) }, labels: randomLabels(random, 5, 4) };
+    const truth = await oracle(analysis, batch);
+    const found = await runStep(
+      analysis, batch, { mode: 'book-keeping', clipping: { function: 'abadi', gamma: 0.01 }, rho: defaultRho, rowsPerUnit: 1 }, Math.min(...truth.norms) * 1.1,
+    );
+    truth.norms.forEach((norm, i) => { expect(found.norms[i]! / norm).toBeCloseTo(1, 3); });
+    expect(relativeDifference(found.sums, weightedSum(truth.gradients, [...found.weights]))).toBeLessThan(1e-4);
   });
 });

@@ -8,7 +8,7 @@ import { unknownName } from '../suggest.ts';
 import { type TensorType, isFloat } from '../tensor/tensor.ts';
 
 /** A loss by name, or `output:<name>`: an output of the model that is already one loss a row, [B]. */
-export type LossName = 'cross-entropy' | 'binary-cross-entropy' | 'mse' | 'causal-lm' | `output:${string}`;
+export type LossName = 'cross-entropy' | 'sigmoid-cross-entropy' | 'binary-cross-entropy' | 'mse' | 'causal-lm' | `output:${string}`;
 
 /** Labels by which data for `causal-lm` says that a place is to be ignored. */
 export const ignoredLabels: readonly number[] = [-1, -100];
@@ -29,6 +29,8 @@ interface Loss {
   readonly labels: (output: TensorType) => TensorType | undefined;
   readonly expected: string;
   readonly emit: (b: GraphBuilder, output: Value, labels: Value) => Value;
+  /** Labels that say nothing, where the others are classes 0, 1, … of the output's last axis. */
+  readonly ignored?: readonly number[];
   /** 1 for each row that is classified right, else 0, [B] float32; for losses that classify. */
   readonly right?: (b: GraphBuilder, output: Value, labels: Value) => Value;
 }
@@ -52,13 +54,24 @@ function crossEntropies(b: GraphBuilder, logits: Value, labels: Value): Value {
 
 const indicator = (b: GraphBuilder, condition: Value): Value => where(b, condition, b.scalar(1), b.scalar(0));
 
+const classLogits: Pick<Loss, 'expected' | 'labels' | 'ignored' | 'right'> = {
+  expected: 'logits of shape [batch, classes]',
+  labels: ({ shape }) => (shape.length === 2 ? { dtype: 'int64', shape: [shape[0]!] } : undefined),
+  ignored: [],
+  right: (b, logits, labels) =>
+    indicator(b, b.op('Equal', [b.op('ArgMax', [logits], { axis: int(1), keepdims: int(0) }), labels])),
+};
+
 const losses: { readonly [name: string]: Loss } = {
-  'cross-entropy': {
-    expected: 'logits of shape [batch, classes]',
-    labels: ({ shape }) => (shape.length === 2 ? { dtype: 'int64', shape: [shape[0]!] } : undefined),
-    emit: crossEntropies,
-    right: (b, logits, labels) =>
-      indicator(b, b.op('Equal', [b.op('ArgMax', [logits], { axis: int(1), keepdims: int(0) }), labels])),
+  'cross-entropy': { ...classLogits, emit: crossEntropies },
+  /** Each class against all others, as in Mehta et al. (2022): the sum over classes of log(1 + e^z), minus the label's z. */
+  'sigmoid-cross-entropy': {
+    ...classLogits,
+    emit: (b, z, labels) => {
+      const places = b.shape(labels);
+      const picked = b.op('GatherElements', [z, reshape(b, labels, [...places, 1])], { axis: int(1) });
+      return sub(b, reduceSum(b, b.op('Softplus', [z]), [1]), reshape(b, picked, places));
+    },
   },
   'binary-cross-entropy': {
     expected: 'logits of shape [batch] or [batch, outputs]',
@@ -77,6 +90,7 @@ const losses: { readonly [name: string]: Loss } = {
    */
   'causal-lm': {
     expected: 'logits of shape [batch, tokens, vocabulary] with at least two tokens',
+    ignored: ignoredLabels,
     labels: ({ shape }) => (shape.length === 3 && shape[1]! > 1 ? { dtype: 'int64', shape: shape.slice(0, 2) } : undefined),
     // The labels move, not the logits, which are larger; the last position has nothing to predict.
     emit: (b, logits, tokens) => {
@@ -95,6 +109,9 @@ const losses: { readonly [name: string]: Loss } = {
 };
 
 export const lossNames = Object.keys(losses);
+
+/** Labels that a loss ignores where the others are classes; undefined for labels of other kinds. */
+export const ignoredBy = (name: LossName): readonly number[] | undefined => losses[name]?.ignored;
 
 /** Whether a value names a loss. */
 export const isLoss = (value: unknown): value is LossName =>

@@ -32,7 +32,7 @@ export function measuresOf(recipe: MetricsRecipe | undefined, loss: LossName): M
   if (trainingAccuracy && !classifies(loss)) {
     throw new GhostgradError({
       what: 'the loss does not tell right from wrong', where: 'privacy.metrics.trainingAccuracy', found: `loss ${loss}`,
-      expected: 'cross-entropy or binary-cross-entropy', fix: 'remove trainingAccuracy',
+      expected: 'cross-entropy, sigmoid-cross-entropy or binary-cross-entropy', fix: 'remove trainingAccuracy',
     });
   }
   const measures: Measure[] = [

@@ -34,7 +34,7 @@ export const evaluate = define<Options>({
       .requiredOption('--data <spec>', 'a named set such as mnist:test, a path, or a mapping: {path: a.csv, label: y}')
       .option(
         '--loss <name>',
-        'cross-entropy, binary-cross-entropy, mse, causal-lm or output:<name> (default: what the model was trained with)',
+        'cross-entropy, sigmoid-cross-entropy, binary-cross-entropy, mse, causal-lm or output:<name> (default: what the model was trained with)',
       )
       .option('--output <name>', "the output that the loss is taken of (default: the model's only one)")
       .option(...shapeOption)
