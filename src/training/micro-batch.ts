@@ -196,7 +196,7 @@ const powerOfTwoWithin = (size: number): number => 2 ** Math.floor(Math.log2(Mat
 
 /** The time of the non-private step for one unit, in operations of a matrix product. */
 function arithmeticPerUnit(analysis: Analysis, { mode, clipping, rho = defaultRho, rowsPerUnit = 1, right }: StepSettings): number {
-  const { layers } = compileTask(analysis, rowsPerUnit, { mode, clipping, rho, rowsPerUnit, right });
+  const { layers } = compileTask(analysis, defaultMicroBatch * rowsPerUnit, { mode, clipping, rho, rowsPerUnit, right });
   return stepArithmetic(layers, rowsPerUnit, mode).nonPrivate + (guess.value * rowsPerUnit * bytesPerRow(analysis)) / 4;
 }
 
