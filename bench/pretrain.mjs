@@ -50,7 +50,7 @@ const models = {
     features: 'pool.flatten.output',
     pretraining: { batchSize: 128, steps: 1500, optimizer: sgd(0.1), schedule: 'cosine' },
     batchSize: 1024, steps: 80,
-    optimizers: { all: [sgd(2), sgd(0.1)], scratch: [sgd(1), sgd(0.2)], head: [sgd(8), sgd(2)] },
+    optimizers: { all: [sgd(2), sgd(0.1)], scratch: [sgd(1), sgd(0.1)], head: [sgd(8), sgd(1.2)] },
   },
   vit: {
     builder: { name: 'vit-tiny', channels: 1, size: 28, patch: 7, width: 32, depth: 2, heads: 4, ratio: 2 },
