@@ -57,7 +57,8 @@ async function run(side, { steps, optimizer }, training, test, seed) {
   }, { engine });
   const line = {
     task, side, steps, optimizer, training, test, seed, accuracy: result.test.accuracy,
-    epsilon: isPrivate ? epsilon : null, seconds: (performance.now() - started) / 1000,
+    // Centred, the run's own ε is for its share alone; both parts together have what was asked for.
+    epsilon: isPrivate && share > 0 ? epsilon : result.epsilon, seconds: (performance.now() - started) / 1000,
   };
   console.log(JSON.stringify(line));
   return line;

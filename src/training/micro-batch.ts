@@ -93,8 +93,9 @@ export async function fastestStep(
   };
   const drop = async (microBatch: number): Promise<void> => trials.get(microBatch)?.release();
   try {
-    const soon = powerOfTwoWithin(guess.trial / arithmeticPerUnit(analysis, settings));
-    const wanted = Math.min(Math.max(least, Math.min(guessedSize(analysis, settings, typical), soon)), top);
+    const perUnit = arithmeticPerUnit(analysis, settings);
+    const soon = powerOfTwoWithin(guess.trial / perUnit);
+    const wanted = Math.min(Math.max(least, Math.min(guessedSize(analysis, settings, typical, perUnit), soon)), top);
     const start = firstSize(wanted, least, lanes * rowsPerUnit * bytesPerRow(analysis) * backwardFactor, limit * 2 ** 20);
     const { best, all, why } = await search({ start, least, top, limit, measure, drop, units: steps * typical });
     kept = trials.get(best.microBatch);
@@ -204,9 +205,11 @@ function arithmeticPerUnit(analysis: Analysis, { mode, clipping, rho = defaultRh
  * A physical batch size by shapes alone, the same on every machine: {@link defaultMicroBatch}, or a larger one where
  * adding up the sums of so small a batch would take more than a small share of its time, as with a wide last layer.
  */
-export function guessedSize(analysis: Analysis, settings: StepSettings, typical: number): number {
+export function guessedSize(
+  analysis: Analysis, settings: StepSettings, typical: number, perUnit = arithmeticPerUnit(analysis, settings),
+): number {
   const additions = guess.addition * trainableSize(analysis);
-  const wanted = 2 ** Math.round(Math.log2(additions / (guess.additions * arithmeticPerUnit(analysis, settings))));
+  const wanted = 2 ** Math.round(Math.log2(additions / (guess.additions * perUnit)));
   return Math.max(defaultMicroBatch, Math.min(wanted, guess.most, powerOfTwoWithin(typical / guess.parts)));
 }
 
